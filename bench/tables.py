@@ -226,14 +226,32 @@ def _argument(action: argparse.Action) -> list[str]:
 
 COMMANDS = ("simulate", "info", "view", "sweep", "fold", "export", "papers", "bench", "cache")
 
+MEMBERS = {
+    "rk4, steps of 1 ms": "rk4, steps of 1 ms",
+    "dopri5, rtol 1e-6": "dopri5, rtol 1e-6",
+    "MuJoCo rollout, RK4, steps of 1 ms": "MuJoCo's `rollout`, RK4, steps of 1 ms, new masses each",
+    "scipy solve_ivp with pin.aba, rtol 1e-6": "SciPy's `solve_ivp` with `pin.aba`, rtol 1e-6, a new model each",
+    "ts.simulate in a Python loop, dopri5, rtol 1e-6": (
+        "`ts.simulate` in a Python loop, dopri5, rtol 1e-6, a new model each"
+    ),
+}
+
+
+def ensemble() -> list[str]:
+    """Members that are drawn, moved and stored per second of one core."""
+    found = read("ensemble")["members_per_core_second"]
+    best = {words: float(f"{found[name]['best']:.3g}") for name, words in MEMBERS.items()}
+    return rows(["", "members per core-second"], ((words, f"{x:,.{0 if x > 10 else 1}f}") for words, x in best.items()))
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "speedups": speedups, "gpu": gpu, "rollouts": rollouts, "gpu_chain": gpu_chain, "accuracy": accuracy,
     **{name: measured(name) for name in ("forward_dynamics", "other_functions", "latency", "jacobians")},
     **{f"torsor_{name}": command(name) for name in COMMANDS}, "machines": machines,
-    "control": control, "environments": environments,
+    "control": control, "environments": environments, "ensemble": ensemble,
 }  # fmt: skip
 PAGES = ("README.md", "docs/gpu.md", "docs/accuracy.md", "docs/control.md", "docs/benchmarks.md",
-         "docs/reference/command.md")  # fmt: skip
+         "docs/ensembles.md", "docs/reference/command.md")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -415,6 +415,7 @@ def test_a_dataset_is_lazy_and_knows_names(tmp_path):
         assert np.array_equal(opened["q"][5:17, 3].values, found["q"][5:17, 3])
         assert np.array_equal(opened["pose.link3"].sel({"pose.link3_entry": "qw"}).values, found["pose.link3"][..., 3])
         assert np.array_equal(opened.coords["v0"].values, found["v0"])
+        assert opened.coords["v0"].dims == ("member", "freedom")
         assert np.array_equal(opened["energy:max"].values, found["energy:max"])
         assert opened.coords["time"].values.tolist() == found.times.tolist()
         assert opened["energy:max"].shape == (20,)

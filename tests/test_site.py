@@ -14,6 +14,12 @@ NAV = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="ut
 LOADED = re.compile(
     r"<(?:script|img|iframe|source)[^>]+src=[\"']?(?:https?:)?//|<link[^>]+rel=[\"']?(?:stylesheet|preconnect)[^>]+//"
 )
+# Elements of the text of pages. What else is in angle brackets was meant to be read, and the browser swallows it.
+ELEMENTS = {
+    "a", "article", "br", "button", "code", "details", "div", "em", "figure", "form", "h1", "h2", "h3", "h4", "img",
+    "input", "label", "li", "nav", "ol", "p", "path", "pre", "small", "span", "strong", "sub", "summary", "sup", "svg",
+    "table", "tbody", "td", "th", "thead", "tr", "ul",
+}  # fmt: skip
 
 
 def test_every_page_is_in_the_navigation_once():
@@ -35,5 +41,8 @@ def test_the_site_builds_and_is_whole():
     built = list((ROOT / "site").rglob("*.html"))
     assert len(built) >= len(NAV)
     for path in built:
-        found = LOADED.search(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        found = LOADED.search(text)
         assert not found, f"{path}: {found[0]}"
+        article = text.partition("<article")[2].partition("</article>")[0]
+        assert not set(re.findall(r"<([a-zA-Z]\w*)", article)) - ELEMENTS, path

@@ -35,8 +35,11 @@ _ELSEWHERE = {
     "computeMinverse": "inverse_mass_matrix", "computeJointJacobian": "jacobian", "jacob0": "jacobian",
     "inertia": "mass_matrix", "gravload": "gravity_forces", "computeGeneralizedGravity": "gravity_forces",
     "ik": "inverse_kinematics", "ikine": "inverse_kinematics", "accel": "forward_dynamics", "com": "center_of_mass",
-    "buildModelFromUrdf": "load", "read": "load", "step": "rollout", "mj_step": "rollout",
+    "buildModelFromUrdf": "load", "load_urdf": "load", "read": "load", "step": "rollout", "mj_step": "rollout",
+    "coriolis": "coriolis_matrix", "gravity": "gravity_forces", "Simulator": "Simulation",
 }  # fmt: skip
+
+_ROOMS = ("jax", "torch", "gym")  # of extras: to import them takes long, and changes what other libraries do
 
 
 def __getattr__(name: str) -> Any:
@@ -45,6 +48,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"torsor has no {name}: here it is torsor.{_ELSEWHERE[name]}")
     if name in _RENAMED:
         raise AttributeError(f"torsor.{name} is now {_RENAMED[name]}")
+    if name in _ROOMS:
+        raise AttributeError(f"torsor.{name} needs an import of its own: import torsor.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'torsor' has no attribute {name!r}")
     module = _MODULES[name]

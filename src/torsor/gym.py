@@ -53,13 +53,31 @@ MEASURED = ("R", "p", "axis", "pitch")  # tasks measure with these: they are tho
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What an environment is.  A subclass says how it begins, what is seen, what is paid and when it ends.
+    """Define an environment. A subclass says how it begins, what is seen, what is paid and when it ends.
 
-    model       the machine; what its joints do by themselves acts
-    driven      the freedoms that actions drive, each from -1 to 1
-    gear        the torque or force of each at action 1
-    method      of the fixed steps, of length `step`; so many `substeps` are taken per action
-    episode     the largest number of actions
+    Parameters
+    ----------
+    model : Model
+        The machine; what its joints do by themselves acts.
+    driven : tuple of int
+        The freedoms that actions drive, each from -1 to 1.
+    gear : tuple of float
+        The torque or force of each at action 1, in N m or N.
+    step : float
+        Of the method, in s.
+    substeps : int
+        Steps per action.
+    method : str, default "rk4"
+        Of fixed steps: "rk4", "semi-implicit" or "implicit-euler".
+    episode : int, default 500
+        The largest number of actions.
+
+    Examples
+    --------
+    >>> from torsor.gym import CartPole, VectorEnv
+    >>> seen, info = VectorEnv(CartPole(episode=100), 16).reset(seed=0)
+    >>> seen.shape
+    (16, 4)
     """
 
     model: Model
@@ -71,15 +89,66 @@ class Task:
     episode: int = 500
 
     def begin(self, rng: np.random.Generator, count: int) -> tuple[Array, Array, Array]:
-        """First states q (count, nq), v (count, nv), and what else belongs to episodes (count, k), perhaps nothing."""
+        """Draw how episodes begin.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            What to draw from.
+        count : int
+            Of environments.
+
+        Returns
+        -------
+        q : (count, nq) ndarray
+            The first configurations.
+        v : (count, nv) ndarray
+            The first velocities.
+        goal : (count, k) ndarray
+            What else belongs to an episode, perhaps nothing: (count, 0).
+        """
         raise NotImplementedError
 
     def observe(self, q: Array, v: Array, goal: Array) -> Array:
-        """What is seen, (count, m)."""
+        """Compute what is seen.
+
+        Parameters
+        ----------
+        q : (count, nq) ndarray
+            Configurations.
+        v : (count, nv) ndarray
+            Velocities.
+        goal : (count, k) ndarray
+            As `begin` drew it.
+
+        Returns
+        -------
+        seen : (count, m) ndarray
+            The observations.
+        """
         raise NotImplementedError
 
     def outcome(self, q: Array, v: Array, seen: Array, action: Array) -> tuple[Array, Array]:
-        """(rewards, whether each environment has ended), (count,) each; `seen` is what `observe` gave."""
+        """Compute rewards, and which episodes have ended.
+
+        Parameters
+        ----------
+        q : (count, nq) ndarray
+            Configurations after the action.
+        v : (count, nv) ndarray
+            Velocities.
+        seen : (count, m) ndarray
+            What `observe` gave.
+        action : (count, driven) ndarray
+            From -1 to 1.
+
+        Returns
+        -------
+        rewards : (count,) ndarray
+            Of the action.
+        ended : (count,) ndarray
+            Booleans.
+        """
         raise NotImplementedError
 
     def _around(self, rng: np.random.Generator, count: int, spread: float) -> tuple[Array, Array, Array]:
@@ -97,8 +166,20 @@ def _cart_pole() -> Model:
 
 @dataclass(frozen=True, kw_only=True)
 class CartPole(Task):
-    """Balance a pole on a cart by a force of up to 10 N: one point per action, until the pole leans by 12 degrees or
-    the cart is 2.4 m away (masses and bounds of Barto, Sutton & Anderson 1983).
+    """Balance a pole on a cart by a force of up to 10 N.
+
+    One point per action, until the pole leans by 12 degrees or the cart is 2.4 m away. The parameters are those of
+    `Task`, all with defaults.
+
+    Notes
+    -----
+    Barto, Sutton & Anderson 1983.
+
+    Examples
+    --------
+    >>> import gymnasium, torsor.gym
+    >>> gymnasium.make("torsor/CartPole-v0").action_space.shape
+    (1,)
     """
 
     model: Model = field(default_factory=_cart_pole)
@@ -127,8 +208,20 @@ def _acrobot() -> Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Acrobot(Task):
-    """Swing two hanging links up by a torque of up to 1 N m between them: minus one point per action, until the tip is
-    a link's length above the base (masses and bound of Sutton 1996).
+    """Swing two hanging links up by a torque of up to 1 N m between them.
+
+    Minus one point per action, until the tip is a link's length above the base. The parameters are those of `Task`, all
+    with defaults.
+
+    Notes
+    -----
+    Sutton 1996.
+
+    Examples
+    --------
+    >>> import gymnasium, torsor.gym
+    >>> gymnasium.make("torsor/Acrobot-v0").action_space.shape
+    (1,)
     """
 
     model: Model = field(default_factory=_acrobot)
@@ -161,8 +254,21 @@ def _double_pendulum() -> Model:
 
 @dataclass(frozen=True, kw_only=True)
 class InvertedDoublePendulum(Task):
-    """Balance two poles on a cart by a force of up to 500 N: ten points per action, less for a tip that is low, away
-    from the middle or fast, until it is lower than 1 m (points as in Gymnasium's environment of this name).
+    """Balance two poles on a cart by a force of up to 500 N.
+
+    Ten points per action, less for a tip that is low, away from the middle or fast, until it is lower than 1 m, as in
+    Gymnasium's environment of this name.
+
+    Parameters
+    ----------
+    length : float, default 0.6
+        Of each pole, in m. The others are those of `Task`, all with defaults.
+
+    Examples
+    --------
+    >>> import gymnasium, torsor.gym
+    >>> gymnasium.make("torsor/InvertedDoublePendulum-v0").action_space.shape
+    (1,)
     """
 
     model: Model = field(default_factory=_double_pendulum)
@@ -192,7 +298,16 @@ class InvertedDoublePendulum(Task):
 class ArmReaching(Task):
     """Bring the hand of an arm without weight to a goal: minus the distance and a hundredth of the squared actions.
 
-    hand   where the hand is in the frame of the last body
+    Parameters
+    ----------
+    hand : (float, float, float), default (0, 0, 0.107)
+        Where the hand is in the frame of the last body, in m. The others are those of `Task`, all with defaults.
+
+    Examples
+    --------
+    >>> import gymnasium, torsor.gym
+    >>> gymnasium.make("torsor/ArmReaching-v0").action_space.shape
+    (7,)
     """
 
     model: Model = field(default_factory=lambda: panda().weightless)
@@ -344,16 +459,36 @@ def _ranges(randomize: Any) -> dict[str, tuple[float, float]]:
 
 
 class VectorEnv(gymnasium.vector.VectorEnv):
-    """N environments of one task, moved at once; those that end start anew in the same step.
+    """Run N environments of one task, moved at once; those that end start anew in the same step.
 
-    task                a `Task`, or one of "CartPole", "Acrobot", "InvertedDoublePendulum", "ArmReaching"
-    num_envs            how many
-    randomize           {field: (lowest, highest factor)}: every machine has masses, damping, ... of its own, and others
-                        in its next episode, {"mass": (0.8, 1.2), "inertia": (0.8, 1.2), "gravity": (0.9, 1.1)}
-    max_episode_steps   None: as the task says
-
-    `info["final_obs"]` has what was seen last of episodes that ended in a step.  A machine whose state is no longer
+    `info["final_obs"]` has what was seen last of episodes that ended in a step. A machine whose state is no longer
     finite ends with a reward of zero.
+
+    Parameters
+    ----------
+    task : Task or str
+        A task, or one of "CartPole", "Acrobot", "InvertedDoublePendulum", "ArmReaching".
+    num_envs : int, default 1
+        How many.
+    randomize : dict, optional
+        {field: (lowest, highest factor)}: every machine has masses, damping, ... of its own, and others in its next
+        episode, {"mass": (0.8, 1.2), "inertia": (0.8, 1.2), "gravity": (0.9, 1.1)}.
+    max_episode_steps : int, optional
+        Default: as the task says.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such task, or a field cannot differ.
+
+    Examples
+    --------
+    >>> from torsor.gym import VectorEnv
+    >>> envs = VectorEnv("CartPole", 1000, randomize={"mass": (0.8, 1.2)})
+    >>> seen, info = envs.reset(seed=0)
+    >>> seen, rewards, terminated, truncated, info = envs.step(envs.action_space.sample())
+    >>> rewards.shape
+    (1000,)
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
@@ -373,7 +508,27 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         self.steps = np.full(self.num_envs, -1)  # before the first reset
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Start all environments, or those of options["reset_mask"]."""
+        """Start all environments, or some of them.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Of all that is drawn.
+        options : dict, optional
+            "reset_mask": (num_envs,) booleans: those that start.
+
+        Returns
+        -------
+        seen : (num_envs, m) ndarray
+            Observations.
+        info : dict
+            Empty.
+
+        Raises
+        ------
+        ArgumentError
+            The mask does not fit, or comes before a first reset of all.
+        """
         super().reset(seed=seed)
         mask = (options or {}).get("reset_mask")
         where = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
@@ -389,7 +544,31 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         self.steps[where] = 0
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """(observations, rewards, terminated, truncated, info) after one action (num_envs, k) each."""
+        """Take one action in each environment.
+
+        Parameters
+        ----------
+        actions : (num_envs, driven) array_like
+            Cut to [-1, 1].
+
+        Returns
+        -------
+        seen : (num_envs, m) ndarray
+            Observations; of environments that ended, those of the new episode.
+        rewards : (num_envs,) ndarray
+            Of these actions.
+        terminated : (num_envs,) ndarray
+            Which episodes have ended.
+        truncated : (num_envs,) ndarray
+            Which episodes were cut off after their last action.
+        info : dict
+            "final_obs", where an episode ended.
+
+        Raises
+        ------
+        ArgumentError
+            Before a first reset, or for actions of another shape.
+        """
         task, crowd = self.task, self.crowd
         if self.steps[0] < 0:
             raise ArgumentError("call reset() before step()")
@@ -421,7 +600,23 @@ def _final(seen: Array, done: Array, where: Array) -> dict[str, Any]:
 
 
 class MachineEnv(gymnasium.Env):
-    """One environment of a task; the arguments are those of `VectorEnv`."""
+    """Run one environment of a task.
+
+    Parameters
+    ----------
+    task : Task or str
+        As in `VectorEnv`.
+    randomize : dict, optional
+        As in `VectorEnv`.
+
+    Examples
+    --------
+    >>> from torsor.gym import MachineEnv
+    >>> env = MachineEnv("Acrobot")
+    >>> seen, info = env.reset(seed=0)
+    >>> env.step([1.0])[0].shape == seen.shape
+    True
+    """
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
@@ -432,6 +627,22 @@ class MachineEnv(gymnasium.Env):
         self.goal: Array | None = None  # before the first reset
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Start an episode.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Of all that is drawn.
+        options : dict, optional
+            None are known.
+
+        Returns
+        -------
+        seen : (m,) ndarray
+            The observation.
+        info : dict
+            Empty.
+        """
         super().reset(seed=seed)
         crowd = self.crowd
         crowd.draw(self.np_random, np.zeros(1, int))
@@ -439,6 +650,31 @@ class MachineEnv(gymnasium.Env):
         return self.task.observe(crowd.q, crowd.v, self.goal)[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Take one action.
+
+        Parameters
+        ----------
+        action : (driven,) array_like
+            Cut to [-1, 1].
+
+        Returns
+        -------
+        seen : (m,) ndarray
+            The observation.
+        reward : float
+            Of the action.
+        terminated : bool
+            The episode has ended.
+        truncated : bool
+            False: Gymnasium's own wrapper counts the actions.
+        info : dict
+            Empty.
+
+        Raises
+        ------
+        ArgumentError
+            Before a first reset, or for an action of another shape.
+        """
         task, crowd, goal = self.task, self.crowd, self.goal
         if goal is None:
             raise ArgumentError("call reset() before step()")

@@ -48,32 +48,33 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
              threads: int | None = None) -> Callable[..., Any]:  # fmt: skip
     """Make a function of JAX arrays from a function of torsor.
 
-        fd = torsor.jax.function(model, ts.forward_dynamics)
-        qdd = fd(q, v, tau)                                     # (..., nv); batch axes broadcast
-        jax.grad(lambda tau: fd(q, v, tau).sum())(tau)
+    It works under all transformations of JAX up to second derivatives, with the bits of `torsor.compile`: in float64 if
+    an argument is float64, else in float32. It does not check its numbers: NaN in one state gives NaN in that state.
 
     Parameters
     ----------
     model : Model
-    function : a function that `torsor.compile` takes, such as `torsor.forward_dynamics`
-    wrt : numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), as
-        `model.inertial_parameters()` returns them; "gravity" (..., 3); "placement" (..., n, 6), a twist xi per
-        joint: M exp(xi) replaces the placement M, so zeros are the model as it is
-    external : whether external wrenches (..., n, 6) are an argument, after those of the function
-    body : for a Jacobian: the body, by number or name, or a named frame
-    method, specialised : as for `torsor.compile`
-    threads : over how many of XLA's threads a large batch is spread (None: one per core)
+        The machine.
+    function : callable
+        A function that `torsor.compile` takes, such as `torsor.forward_dynamics`.
+    wrt : str or sequence of str, default ()
+        Numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), as
+        `model.inertial_parameters()` returns them; "gravity" (..., 3); "placement" (..., n, 6), a twist xi per joint:
+        M exp(xi) replaces the placement M, so zeros are the model as it is.
+    external, body, method, specialised : optional
+        As in `torsor.compile`.
+    threads : int, optional
+        Over how many of XLA's threads a large batch is spread. Default: one per core.
 
     Returns
     -------
-    A function of arrays that works under all transformations of JAX up to second derivatives. It computes in float64 if
-    an argument is float64, else in float32, with the bits of `torsor.compile`. Derivatives by q have nq numbers.
-    It does not check its numbers: NaN in one state gives NaN in that state.
+    f : callable
+        Takes and returns arrays whose batch axes broadcast. Derivatives by q have nq numbers.
 
     Raises
     ------
     ArgumentError
-        If an argument has another shape, or for a third derivative.
+        An argument has another shape, or a third derivative is asked for.
 
     Examples
     --------
@@ -104,28 +105,47 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
             **options: Any) -> Callable[..., tuple[Any, Any]]:  # fmt: skip
     """Make a function of JAX arrays from `torsor.rollout`: many steps and their gradient as one operation.
 
-        run = torsor.jax.rollout(model, steps=200, step=1e-2, forces=[ts.PD(goal, kp=0.0, kd=1.0)], wrt="PD.kp")
-        qs, vs = run(q, v, kp)
-        jax.grad(lambda kp: ((run(q, v, kp)[0] - goal) ** 2).sum())(kp)
+    It works under jit, vmap and grad. Forward and second derivatives are those of `jax.lax.scan` around a `function`.
+    Every call goes through Python. Over networks that differ, vmap takes turns.
 
     Parameters
     ----------
     model : Model
-    steps, step, forces : as for `torsor.rollout`; of its options also method, gravity and every
-    wrt : what is a further argument, in this order, after q and v: parameters of forces by the name of their class,
-        such as "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as
-        in `function`. What they are in `forces` and `model` gives their shapes
+        The machine.
+    steps : int
+        As in `torsor.rollout`.
+    step : float
+        In s.
+    forces : force or sequence of forces, default ()
+        What acts; no functions.
+    wrt : str or sequence of str, default ()
+        What is a further argument, in this order, after q and v: parameters of forces by the name of their class, such
+        as "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as in
+        `function`. Their shapes are those in `forces` and `model`.
+    **options : object
+        `method`, `gravity` and `every` of `torsor.rollout`.
 
     Returns
     -------
-    A function that returns the stored states, q (..., stored, nq) and v (..., stored, nv). It works under jit, vmap and
-    grad; there are no forward derivatives and no second ones (`jax.lax.scan` around a `function` has both).
-    Every call goes through Python. Over networks, vmap takes turns.
+    f : callable
+        Returns the stored states, q (..., stored, nq) and v (..., stored, nv).
 
     Raises
     ------
     ArgumentError
-        If an array has another shape, or a force is a function.
+        An array has another shape, or a force is a function.
+
+    Examples
+    --------
+    The gradient of the miss of a servo by its gain:
+
+    >>> import jax, torsor as ts, torsor.jax
+    >>> servo = ts.PD(0.5, kp=10.0, kd=1.0)
+    >>> run = torsor.jax.rollout(ts.zoo.pendulum(), steps=50, step=0.01, forces=[servo], wrt="PD.kp")
+    >>> start = jax.numpy.zeros(1)
+    >>> miss = lambda kp: ((run(start, start, kp)[0] - 0.5) ** 2).sum()
+    >>> bool(jax.grad(miss)(10.0) < 0)  # a stiffer servo is closer
+    True
     """
     b = RolloutBridge(model, forces, wrt, {"steps": steps, "step": step, **options})
 

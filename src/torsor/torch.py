@@ -43,33 +43,33 @@ _bridges: dict[str, Bridge] = {}  # an operator finds a function by its key, whi
 def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), external: bool = False,
              body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
              threads: int | None = None) -> Callable[..., Any]:  # fmt: skip
-    """Make a function of PyTorch tensors from a function of torsor.
+    """Make a function of PyTorch tensors from a function of torsor, as `torsor.jax.function` does.
 
-        fd = torsor.torch.function(model, ts.forward_dynamics)
-        qdd = fd(q, v, tau)                                     # (..., nv); batch axes broadcast
+    It is differentiable twice, by autograd, torch.func and inside torch.compile, with the bits of `torsor.compile`: in
+    float64, or in float32 if all tensors are. Tensors lie on the CPU, or on a GPU, where PyTorch's current stream runs
+    it. They are not copied, and their numbers not checked.
 
     Parameters
     ----------
     model : Model
-    function : a function that `torsor.compile` takes, such as `torsor.forward_dynamics`
-    wrt : numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), as
-        `model.inertial_parameters()` returns them; "gravity" (..., 3); "placement" (..., n, 6), a twist xi per
-        joint: M exp(xi) replaces the placement M, so zeros are the model as it is
-    external : whether external wrenches (..., n, 6) are an argument, after those of the function
-    body : for a Jacobian: the body, by number or name, or a named frame
-    method, specialised, threads : as for `torsor.compile` (threads: one per core)
+        The machine.
+    function : callable
+        A function that `torsor.compile` takes, such as `torsor.forward_dynamics`.
+    wrt : str or sequence of str, default ()
+        Numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), "gravity" (..., 3)
+        and "placement" (..., n, 6), as in JAX.
+    external, body, method, specialised, threads : optional
+        As in `torsor.compile`; threads: one per core.
 
     Returns
     -------
-    A function of tensors on the CPU, or of tensors on a GPU, on PyTorch's current stream; they are not copied. It
-    computes in float64, or in float32 if all tensors are float32, with the bits of `torsor.compile`. It is
-    differentiable twice, by autograd, torch.func and inside torch.compile. Derivatives by q have nq numbers. It does
-    not check its numbers: NaN in one state gives NaN in that state.
+    f : callable
+        Takes and returns tensors whose batch axes broadcast. Derivatives by q have nq numbers.
 
     Raises
     ------
     ArgumentError
-        If a tensor has another shape, if they are on several devices, or for a third derivative.
+        A tensor has another shape, tensors are on several devices, or a third derivative is asked for.
 
     Examples
     --------
@@ -108,29 +108,39 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
 
 def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
             **options: Any) -> Callable[..., tuple[Tensor, Tensor]]:  # fmt: skip
-    """Make a function of PyTorch tensors from `torsor.rollout`: many steps and their gradient as one operation.
+    """Make a function of PyTorch tensors from `torsor.rollout`: `torsor.jax.rollout`, for tensors on the CPU.
 
-        run = torsor.torch.rollout(model, steps=200, step=1e-2, forces=[ts.PD(goal, kp=0.0, kd=1.0)], wrt="PD.kp")
-        qs, vs = run(q, v, kp)
-        (qs - goal).square().sum().backward()                   # kp.grad
+    Autograd differentiates it once.
 
     Parameters
     ----------
     model : Model
-    steps, step, forces : as for `torsor.rollout`; of its options also method, gravity and every
-    wrt : what is a further argument, in this order, after q and v: parameters of forces by the name of their class,
-        such as "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as
-        in `function`. What they are in `forces` and `model` gives their shapes
+        The machine.
+    steps, step, forces, **options : optional
+        As in `torsor.rollout`: also `method`, `gravity` and `every`. No force is a function.
+    wrt : str or sequence of str, default ()
+        What is a further argument, in this order, after q and v: parameters of forces, such as "PD.kp", and numbers of
+        the model, as in `function`.
 
     Returns
     -------
-    A function that returns the stored states, q (..., stored, nq) and v (..., stored, nv), of tensors on the CPU.
-    Autograd differentiates it once.
+    f : callable
+        Returns the stored states, q (..., stored, nq) and v (..., stored, nv).
 
     Raises
     ------
     ArgumentError
-        If a tensor has another shape, or a force is a function.
+        A tensor has another shape, or a force is a function.
+
+    Examples
+    --------
+    >>> import torch, torsor as ts, torsor.torch
+    >>> servo = ts.PD(0.5, kp=10.0, kd=1.0)
+    >>> run = torsor.torch.rollout(ts.zoo.pendulum(), steps=50, step=0.01, forces=[servo], wrt="PD.kp")
+    >>> kp = torch.tensor(10.0, requires_grad=True)
+    >>> (run(torch.zeros(1), torch.zeros(1), kp)[0] - 0.5).square().sum().backward()
+    >>> bool(kp.grad < 0)  # a stiffer servo is closer
+    True
     """
     b = RolloutBridge(model, forces, wrt, {"steps": steps, "step": step, **options})
 

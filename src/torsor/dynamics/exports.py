@@ -57,7 +57,7 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
         The machine.
     function : callable
         A public function, or `vjp` or `jvp` of one.
-    folder : path-like
+    folder : str or Path
         Created if it does not exist; only files that torsor wrote before are replaced.
     name : str, optional
         Of the function in C. Default: from the names of the model and the function.

@@ -160,7 +160,8 @@ class Identification:
     residual : (nv,) ndarray
         The root mean square of tau - Y pi, for each freedom.
     converged : bool
-        Whether the minimum was found within the iterations allowed.
+        Whether the minimum was found within the iterations allowed. Torques without any noise may end in False with a
+        `residual` of rounding: that model is as good as it can be.
 
     Examples
     --------

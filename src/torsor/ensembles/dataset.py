@@ -12,6 +12,7 @@ from torsor.ensembles.records import REDUCTIONS
 from torsor.ensembles.zarr import Group, Variable
 from torsor.formats import toml
 from torsor.later import Later
+from torsor.model.freedoms import DEFAULTS
 from torsor.motion.coordinates import names_of
 
 if TYPE_CHECKING:
@@ -54,19 +55,33 @@ def dataset(group: Group, model: Model | None) -> Any:
         model = toml.read(group.attributes["model"], group.place.address)
     labels: dict[str, Any] = AXES | {
         "coordinate": names_of(model, "coordinates"), "freedom": names_of(model, "velocities"),
-        "member": np.arange(group.variables["status"].rows),
+        "member": np.arange(group.variables["status"].rows), "body": list(model.names),
     }  # fmt: skip
     variables: dict[str, Any] = {}
     coordinates: dict[str, Any] = {"time": group.whole("t")}
     for name, variable in group.variables.items():
+        axes = _axes(name, variable, model)
         if name not in ("digest", "t"):
             kind = coordinates if name.startswith(DRAWN) else variables
-            kind[_asked(name, variable)] = variable.axes, _array(group, variable)
-        for axis in variable.axes:
+            kind[_asked(name, variable)] = axes, _array(group, variable)
+        for axis in axes:
             known = labels.get("pose" if axis.startswith("pose.") else "xyz" if axis.startswith("position.") else axis)
-            if known is not None and len(known) == dict(zip(variable.axes, (variable.rows, *variable.shape)))[axis]:
+            if known is not None and len(known) == dict(zip(axes, (variable.rows, *variable.shape)))[axis]:
                 coordinates[axis] = (axis,), known
     return xarray.Dataset(variables, coords=coordinates, attrs=group.attributes)
+
+
+def _axes(name: str, variable: Variable, model: Model) -> tuple[str, ...]:
+    """The names of the axes of an array; numbers drawn for all bodies, or all freedoms, have axes of these."""
+    owner, _, parameter = name.removeprefix(DRAWN).rpartition(".")
+    several = {"q0": "coordinate", "v0": "freedom"}.get(parameter) if not owner else "freedom"
+    if owner == "*" and parameter not in DEFAULTS:
+        several = "body"
+    sizes = {"coordinate": model.nq, "freedom": model.nv, "body": model.n}
+    if not name.startswith(DRAWN) or several is None or owner in {*model.names, *model.joint_names, *model.frames}:
+        return variable.axes
+    member, *rest = variable.axes
+    return (member, several, *rest[1:]) if variable.shape[:1] == (sizes[several],) else variable.axes
 
 
 def _asked(name: str, variable: Variable) -> str:

@@ -190,7 +190,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
         FORCE.PARAMETER (`PD.kp`).
     n : int
         The number of members.
-    store : path-like
+    store : str or Path
         The folder of the store, or a URL.
     duration : float, optional
         In s, with 100 stored times; or give `times`.
@@ -265,7 +265,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
                     number("rtol", rtol, above=0), number("atol", atol, least=0),
                     () if stop is None else stops_of(stop, model))  # fmt: skip
     if not timing.adaptive and not np.allclose(np.rint(stored / step) * step, stored, rtol=1e-9, atol=0):
-        raise ArgumentError(f"the stored times must be multiples of step = {step}")
+        apart = f"{len(stored)} times, the first at {stored[0]:g} s"
+        raise ArgumentError(f"the stored times ({apart}) must be multiples of step = {step}; times= chooses them")
     found = force_list(forces)
     if axes := collect(model, found).batch:
         raise ArgumentError(f"a force has batch axes {axes}: in an ensemble, vary= says what differs, as in 'PD.kp'")
@@ -340,7 +341,7 @@ class Study:
 
     Parameters
     ----------
-    path : path-like
+    path : str or Path
         The store, or a URL.
     plan : Plan, optional
         What the study does, as `ensemble` makes it; without it, members cannot be computed again.
@@ -623,7 +624,7 @@ class Study:
         ----------
         quantity : str, default "q"
             A quantity that was kept at every stored time.
-        path : path-like, optional
+        path : str or Path, optional
             A file to write: .png, .svg or .pdf.
 
         Returns
@@ -643,7 +644,7 @@ class Study:
 
         Parameters
         ----------
-        path : path-like, optional
+        path : str or Path, optional
             Where the page is written. Default: a temporary file that is opened in the browser.
 
         Returns

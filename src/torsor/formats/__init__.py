@@ -50,7 +50,7 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
 
     Parameters
     ----------
-    path : path-like or module
+    path : str, Path or module
         The file; or a module of `robot_descriptions`, or its name as "robot_descriptions:panda_description".
     base : str, optional
         Of robot files: "fixed" or "free", whether the root link is fixed to the base. Default: as the format has it
@@ -58,7 +58,7 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
     repair : str, default "warn"
         What happens to numbers that cannot be, such as inertias that break the triangle inequality: "warn" (changed as
         little as possible, with a warning), "quiet" (the same without) or "strict" (refused).
-    folders : sequence of path-like, optional
+    folders : sequence of str or Path, optional
         More folders in which meshes and packages (package://...) may lie.
     xacro : bool or dict, default False
         True, or a dictionary of arguments: expand a .xacro file, which runs the code in its expressions.
@@ -109,7 +109,7 @@ def save(model: Model, path: str | Path) -> None:
     ----------
     model : Model
         The machine.
-    path : path-like
+    path : str or Path
         The file; its suffix selects the format: .toml, .torsor, .urdf or .xml.
 
     Raises

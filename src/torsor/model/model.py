@@ -299,7 +299,7 @@ class Model:
         """Build a serial arm from its Denavit-Hartenberg table.
 
         A row is two screw motions, one along and about x by (a, alpha), one along and about z by (d, theta). Where the
-        DH frame of a link is not the body's frame, it is kept as the frame "<link>/dh".
+        DH frame of a link is not the body's frame, it is kept as the frame `"<link>/dh"`.
 
         Parameters
         ----------
@@ -315,10 +315,8 @@ class Model:
             Angles of the table are in degrees.
         com : (n, 3) array_like, default 0
             Mass centres in the links' DH frames; or `r` (Saha), from the mass centre to the frame's origin.
-        mass, inertia, gravity, names, name, n, allow_degenerate, damping, ... : (n, ...) array_like
-            As in `tree`; inertias are in the axes of the links' DH frames.
         **table : (n, ...) array_like
-            These arguments.
+            These arguments, and those of `tree` from `mass` on; inertias are in the axes of the links' DH frames.
 
         Returns
         -------
@@ -338,7 +336,7 @@ class Model:
                     **links: Any) -> Model:  # fmt: skip
         """Build a machine as a product of exponentials: screws and poses at the zero position.
 
-        The body frames of the model lie on the axes of the joints; the given ones are the frames "<link>/home".
+        The body frames of the model lie on the axes of the joints; the given ones are the frames `"<link>/home"`.
 
         Parameters
         ----------
@@ -703,7 +701,7 @@ class Model:
         q : (nq,) or (m, nq) array_like, optional
             The configuration, or several that are played one after the other, four per second. Default: the first
             keyframe of its file, or the neutral configuration.
-        path : path-like, optional
+        path : str or Path, optional
             Where the page is written. Default: a temporary file that is opened in the browser.
         live : bool, default False
             Whether the model moves in the page, by its own equations of motion, under gravity and the user's hand.

@@ -87,11 +87,32 @@ def masses(system: Any) -> Array:
 
 
 class OpenMMPotential:
-    """Energies and forces of an OpenMM System, one state after the other, in one context that is kept.
+    """Compute energies and forces of an OpenMM System, one state after the other, in one context that is kept.
 
-    platform    of OpenMM; None: its quickest. "CPU" computes in single precision, "Reference" in double
-    threads     of the platform "CPU"; None: all cores
-    calls       how many states were computed
+    `potential(x)`, x (states, n, 3) in nm, gives energies (states,) in kJ/mol and forces (states, n, 3) in kJ/mol/nm.
+    `potential.calls` is how many states were computed.
+
+    Parameters
+    ----------
+    system : openmm.System
+        The force field of the molecule.
+    platform : str, optional
+        Of OpenMM. Default: its quickest. "CPU" computes in single precision, "Reference" in double.
+    threads : int, optional
+        Of the platform "CPU". Default: all cores.
+
+    Raises
+    ------
+    ArgumentError
+        OpenMM has no such platform here.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> protein = molecule.from_sequence("ACE-ALA-NME")
+    >>> energies, forces = protein.potential("Reference")(protein.positions[None])
+    >>> energies.shape, forces.shape
+    ((1,), (1, 22, 3))
     """
 
     def __init__(self, system: Any, platform: str | None = None, threads: int | None = None) -> None:

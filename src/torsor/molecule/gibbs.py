@@ -60,19 +60,40 @@ def gibbs(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int 
     torsions : Torsions
         The molecule, and which torsions move far.
     draws : int
-    step, steps, jitter : float, int, float
-        Of a trajectory of torsions (see `hmc`), in ps.
-    trajectories : int
-        Per draw.
-    cartesian, cartesian_step, friction : int, float, float
-        Steps per draw of all atoms, their length (ps) and the friction (1/ps).
-    **setting
-        See `Setting`; file, resume and start are not among them.
+        Per replica.
+    step : float, default 0.012
+        Of a trajectory of torsions, in ps.
+    steps : int, default 10
+        Per trajectory of torsions.
+    jitter : float, default 0.2
+        By which share the step of a trajectory may be longer or shorter than `step`.
+    trajectories : int, default 1
+        Of torsions, per draw.
+    cartesian : int, default 50
+        Steps of all atoms, per draw.
+    cartesian_step : float, default 0.0005
+        Their length, in ps.
+    friction : float, default 5
+        Of the Cartesian dynamics, in 1/ps.
+    **setting : object
+        The keywords of `Setting`; file, resume and start are not among them.
 
     Returns
     -------
-    MolecularRun
+    run : MolecularRun
         With positions, and without q.
+
+    Raises
+    ------
+    ArgumentError
+        There is no force field, or a file or a start was given.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> tree = molecule.from_sequence("ACE-ALA-NME").minimised().torsions()
+    >>> molecule.gibbs(tree, 2).positions.shape
+    (3, 1, 22, 3)
     """
     given = Setting(**setting)
     if given.file is not None or given.start is not None or given.ramp:

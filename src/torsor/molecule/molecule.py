@@ -6,7 +6,7 @@ Units: nm, ps, amu (dalton), kJ/mol, K; angles in rad unless an argument says de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,30 @@ BLAMED = 4  # atoms named in a message
 
 @dataclass(frozen=True, eq=False)
 class Molecule:
-    """Atoms at their places, with masses and, if there is one, an OpenMM System as their potential.
+    """Hold atoms at their places, with masses and, if there is one, an OpenMM System as their potential.
 
-    structure    atoms, residues and bonds
-    positions    (n, 3) nm
-    mass         (n,) amu
-    system       an OpenMM System, or None
-    topology     of OpenMM, or None: what output files are written by
-    report       what was done to the file, line by line
+    Parameters
+    ----------
+    structure : Structure
+        Atoms, residues and bonds.
+    positions : (n, 3) ndarray
+        In nm.
+    mass : (n,) ndarray
+        In amu.
+    system : openmm.System, optional
+        The force field.
+    topology : openmm.app.Topology, optional
+        What output files are written by.
+    report : sequence of str, default ()
+        What was done to the file, line by line.
+    name : str, default "molecule"
+        Of the molecule.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> molecule.from_sequence("ACE-ALA-NME")
+    <Molecule ACE-ALA-NME: <22 atoms in 3 residues>, 144.176 amu>
     """
 
     structure: Structure
@@ -54,22 +70,59 @@ class Molecule:
         return f"<Molecule {self.name}: {self.structure!r}, {self.mass.sum():.6g} amu>"
 
     def potential(self, platform: str | None = None, threads: int | None = None) -> OpenMMPotential:
-        """The potential on a platform of OpenMM (see `OpenMMPotential`)."""
+        """Make the potential on a platform of OpenMM.
+
+        Parameters
+        ----------
+        platform : str, optional
+            As in `OpenMMPotential`.
+        threads : int, optional
+            As in `OpenMMPotential`.
+
+        Returns
+        -------
+        potential : OpenMMPotential
+            Energies and forces of places.
+
+        Raises
+        ------
+        ArgumentError
+            The molecule has no force field.
+        """
         if self.system is None:
             raise ArgumentError(f"{self.name} has no force field: load it with one, or give potential=...")
         return OpenMMPotential(self.system, platform, threads)
 
     def energy(self, platform: str | None = None) -> float:
-        """The potential energy at its positions, kJ/mol."""
+        """Compute the potential energy at its positions.
+
+        Parameters
+        ----------
+        platform : str, optional
+            As in `OpenMMPotential`.
+
+        Returns
+        -------
+        energy : float
+            In kJ/mol.
+        """
         return float(self.potential(platform)(self.positions[None])[0][0])
 
     def minimised(self, tolerance: float = MINIMISED) -> Molecule:
-        """The same at a nearby minimum of the potential, all atoms free.
+        """Move to a nearby minimum of the potential, all atoms free.
 
         It is the same minimum in every process, so that a run can be continued: one thread, because several add up
         forces in an order that changes.
 
-        tolerance: the largest root-mean-square force that is left, kJ/mol/nm
+        Parameters
+        ----------
+        tolerance : float, default 10
+            The largest root-mean-square force that is left, in kJ/mol/nm.
+
+        Returns
+        -------
+        molecule : Molecule
+            The same at the minimum.
         """
         mm, potential = openmm(), self.potential("CPU", 1)
         potential.context.setPositions(self.positions)
@@ -85,26 +138,35 @@ class Molecule:
     def torsions(self, soft: str = "phi psi omega chi", *, methyl: bool = True, hydroxyl: bool = True,
                  hydrogen_mass: float | None = 4.0, root: str | int = "centroid", share: bool = True
                  ) -> Torsions:  # fmt: skip
-        """The molecule as rigid bodies joined by torsions; several molecules are several trees.
+        """Make rigid bodies of the molecule, joined by torsions; several molecules are several trees.
 
         Parameters
         ----------
-        soft : str
-            Which torsions turn, some of "phi psi omega chi". Rings (and so phi of proline), double bonds and side-chain
-            amides are rigid. S-S bonds are cut, and closed again by constraints.
-        methyl, hydroxyl : bool
-            Whether methyl (and ammonium) and hydroxyl groups turn.
-        hydrogen_mass : float or None
-            amu. Hydrogens take this mass from the atoms they are bonded to, so that steps can be longer; None leaves
+        soft : str, default "phi psi omega chi"
+            Which torsions turn, some of these. Rings (and so phi of proline), double bonds and side-chain amides are
+            rigid. S-S bonds are cut, and closed again by constraints.
+        methyl : bool, default True
+            Methyl (and ammonium) groups turn.
+        hydroxyl : bool, default True
+            Hydroxyl groups turn.
+        hydrogen_mass : float or None, default 4
+            In amu. Hydrogens take this mass from the atoms they are bonded to, so that steps can be longer; None leaves
             all masses. Averages over places do not change.
-        root : str or int
+        root : str or int, default "centroid"
             "centroid", or the number of an atom in whose body its tree begins.
-        share : bool
-            Whether the masses on an axis are shared between both bodies (`tree.py`); M(q) does not depend on it.
+        share : bool, default True
+            The masses on an axis are shared between both bodies; M(q) does not depend on it.
 
         Returns
         -------
-        Torsions
+        torsions : Torsions
+            The tree.
+
+        Examples
+        --------
+        >>> from torsor import molecule
+        >>> molecule.from_sequence("ACE-ALA-NME").torsions("phi psi", methyl=False).model.nv
+        8
         """
         cut = self.structure.disulfides
         structure = self.structure.without(cut)
@@ -116,28 +178,51 @@ class Molecule:
         return Torsions(replace(self, mass=mass), model, points, tuple(chosen), tuple(cut))
 
     def save(self, path: str | Path) -> None:
-        """Write the positions to a PDB or mmCIF file, by OpenMM."""
+        """Write the positions to a file, by OpenMM.
+
+        Parameters
+        ----------
+        path : str or Path
+            .pdb or .cif.
+        """
         from torsor.molecule.output import save_frames
 
         save_frames(path, self, self.positions[None], np.zeros(1))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Torsions:
-    """A molecule as a tree of rigid bodies.
+    """Hold a molecule as a tree of rigid bodies.
 
-    molecule   with the masses of the tree
-    model      a torsor Model in nm, ps and amu; its neutral configuration is that of the molecule
-    points     the atoms as points of its bodies: points.positions(q) in nm, points.torques(q, f)
-    rotors     the bonds that turn, with kinds and names
-    cut        bonds that the tree leaves out (S-S); constraints close them (`closures.py`)
+    Parameters
+    ----------
+    molecule : Molecule
+        With the masses of the tree.
+    model : Model
+        In nm, ps and amu; its neutral configuration is that of the molecule.
+    points : Points
+        The atoms as points of its bodies: `points.positions(q)` in nm, `points.torques(q, f)`.
+    rotors : sequence of Rotor
+        The bonds that turn, with kinds and names.
+    cut : sequence of tuple, default ()
+        Bonds that the tree leaves out (S-S); constraints close them.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> molecule.polymers.freely_rotating(10)
+    Torsions(freely rotating chain of 10, 10 atoms in 8 bodies; nq=14, nv=13)
     """
 
     molecule: Molecule
     model: Model
     points: Points
-    rotors: tuple[Rotor, ...] = field(repr=False)
+    rotors: tuple[Rotor, ...]
     cut: tuple[Bond, ...] = ()
+
+    def __repr__(self) -> str:
+        one, model = self.molecule, self.model
+        return f"Torsions({one.name}, {len(one.mass)} atoms in {model.n} bodies; nq={model.nq}, nv={model.nv})"
 
     @cached_property
     def kinds(self) -> dict[str, int]:
@@ -148,7 +233,18 @@ class Torsions:
         return found
 
     def positions(self, q: ArrayLike) -> Array:
-        """(..., n, 3) nm at configurations (..., nq)."""
+        """Find the places of the atoms.
+
+        Parameters
+        ----------
+        q : (..., nq) array_like
+            Configurations.
+
+        Returns
+        -------
+        x : (..., n, 3) ndarray
+            In nm.
+        """
         return self.points.positions(q)
 
 
@@ -171,29 +267,37 @@ def repartitioned(structure: Structure, mass: Array, hydrogen_mass: float) -> Ar
 
 
 def load(path: str | Path, *, forcefield: str = "ff14SB", solvent: str = "obc", gaps: str = "refuse") -> Molecule:
-    """A molecule from a PDB or mmCIF file, completed for a force field.
+    """Load a molecule from a PDB or mmCIF file, and complete it for a force field.
 
     Parameters
     ----------
-    path : path
+    path : str or Path
         .pdb or .cif, also packed (.gz). Its first model is taken. If the force field can take the file as it is,
         nothing is changed. Otherwise modified residues are replaced, water, ions and ligands left out, missing atoms
         added, and all hydrogens placed anew; `report` says all of it.
-    forcefield : str
+    forcefield : str, default "ff14SB"
         "ff14SB" or "ff19SB".
-    solvent : str
+    solvent : str, default "obc"
         "vacuum", "obc" (OpenMM's own OBC2, quick) or "gbn2".
-    gaps : str
+    gaps : str, default "refuse"
         What to do where residues are missing inside a chain: "refuse", or "split" it there.
 
     Returns
     -------
-    Molecule
+    molecule : Molecule
+        With its force field.
 
     Raises
     ------
     ModelError
-        If the file is damaged, or holds what the force field does not know; the message names the residue.
+        The file is damaged, or holds what the force field does not know; the message names the residue.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> molecule.from_sequence("ALA-GLY").save("two.pdb")  # in place of a file of yours
+    >>> len(molecule.load("two.pdb", solvent="vacuum").positions)
+    20
     """
     field_ = force_field(forcefield, solvent)
     topology, positions, report = prepare.read(path, field_, gaps)
@@ -203,14 +307,73 @@ def load(path: str | Path, *, forcefield: str = "ff14SB", solvent: str = "obc", 
 
 def from_sequence(sequence: str, *, forcefield: str = "ff14SB", solvent: str = "obc", phi: float = -60.0,
                   psi: float = -45.0) -> Molecule:  # fmt: skip
-    """A peptide from its sequence, "ACE-ALA-NME" or "NLYIQW": a helix, unless phi and psi (degrees) say else."""
+    """Build a peptide from its sequence.
+
+    Parameters
+    ----------
+    sequence : str
+        "ACE-ALA-NME" or "NLYIQW".
+    forcefield : str, default "ff14SB"
+        As in `load`.
+    solvent : str, default "obc"
+        As in `load`.
+    phi : float, default -60
+        Of every residue, in degrees. With the default of psi, the peptide is a helix.
+    psi : float, default -45
+        Of every residue, in degrees.
+
+    Returns
+    -------
+    molecule : Molecule
+        With its force field.
+
+    Raises
+    ------
+    ModelError
+        A residue is not known.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").torsions().kinds
+    {'methyl': 3, 'omega': 2, 'phi': 1, 'psi': 1}
+    """
     field_ = force_field(forcefield, solvent)
     topology, positions, report = prepare.build(sequence, field_, number("phi", phi), number("psi", psi))
     return _made(topology, system_of(topology, field_, solvent), positions, report, sequence)
 
 
 def from_openmm(topology: Any, system: Any, positions: ArrayLike, *, name: str = "molecule") -> Molecule:
-    """A molecule from an OpenMM topology, any System for it, and positions in nm."""
+    """Make a molecule of an OpenMM topology, any System for it, and positions.
+
+    Parameters
+    ----------
+    topology : openmm.app.Topology
+        Atoms, residues and bonds.
+    system : openmm.System or None
+        The force field.
+    positions : (n, 3) array_like
+        In nm, or with OpenMM's units.
+    name : str, default "molecule"
+        Of the molecule.
+
+    Returns
+    -------
+    molecule : Molecule
+        With these.
+
+    Raises
+    ------
+    ArgumentError
+        The system and the positions do not belong to the topology.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> one = molecule.from_sequence("ACE-ALA-NME")
+    >>> molecule.from_openmm(one.topology, one.system, one.positions, name="again")
+    <Molecule again: <22 atoms in 3 residues>, 144.176 amu>
+    """
     given = positions if isinstance(positions, np.ndarray) else _plain(positions)
     x = real_array("positions", given, (topology.getNumAtoms(), 3))
     if system is not None and system.getNumParticles() != len(x):

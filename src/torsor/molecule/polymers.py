@@ -35,7 +35,30 @@ def beads(n: int) -> Structure:
 
 
 def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: float = BEAD) -> Torsions:
-    """A chain of n beads in space with rigid bonds and bond angles (degrees), all torsions free; at first a zigzag."""
+    """Build a chain of beads in space with rigid bonds and bond angles, all torsions free; at first a zigzag.
+
+    Parameters
+    ----------
+    n : int
+        The number of beads, at least 4.
+    bond : float, default 0.153
+        In nm.
+    angle : float, default 112
+        Between successive bonds, in degrees.
+    mass : float, default 15
+        Of a bead, in amu.
+
+    Returns
+    -------
+    chain : Torsions
+        With n - 3 torsions and a free root.
+
+    Examples
+    --------
+    >>> from torsor.molecule import polymers
+    >>> polymers.freely_rotating(10).kinds
+    {'chi': 7}
+    """
     integer("n", n, least=4)
     number("angle", angle, above=0)
     bend = np.radians(180.0 - number("angle", angle, above=0)) / 2
@@ -48,9 +71,29 @@ def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: f
 
 
 def planar(n: int, *, bond: float = BOND, mass: float = BEAD) -> Torsions:
-    """A chain of n beads and the bead at the origin on which it hangs, in the plane; it bends at every bead.
+    """Build a chain of beads in the plane, which bends at every bead and hangs on a held bead at the origin.
 
     q are the angles between successive bonds, the first with the x axis.
+
+    Parameters
+    ----------
+    n : int
+        The number of beads that move.
+    bond : float, default 0.153
+        In nm.
+    mass : float, default 15
+        Of a bead, in amu.
+
+    Returns
+    -------
+    chain : Torsions
+        With n bends.
+
+    Examples
+    --------
+    >>> from torsor.molecule import polymers
+    >>> polymers.planar(6).model.nv
+    6
     """
     return _hung(n, bond, mass, "planar", "revolute", 0.0)
 
@@ -83,7 +126,23 @@ def _hung(n: int, bond: float, mass: float, words: str, joint: str, roundness: f
 
 @dataclass(frozen=True)
 class Bending:
-    """The stiffness of a worm-like chain: U = k sum (1 - cos of the angle between successive bonds), k in kJ/mol."""
+    """Compute the energy of a worm-like chain: k times the sum of 1 - cos of the angles between successive bonds.
+
+    It is a potential for `hmc` and the others: `potential=Bending(k)`.
+
+    Parameters
+    ----------
+    k : float
+        The stiffness, in kJ/mol.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> from torsor.molecule import polymers
+    >>> run = molecule.hmc(polymers.planar(6), 10, step=0.02, potential=polymers.Bending(5.0))
+    >>> run.potential.shape
+    (11, 1)
+    """
 
     k: float
 
@@ -105,16 +164,59 @@ class Bending:
 
 
 def mean_square_end_to_end(bonds: int, bond: float, cosine: float) -> float:
-    """<R^2> of a chain whose successive bonds have this mean cosine, independent of each other.
+    r"""Compute the mean square end-to-end distance of a chain whose bonds turn independently of each other.
 
-    n b^2 ((1 + c) / (1 - c) - 2 c (1 - c^n) / (n (1 - c)^2))                       (P. J. Flory 1969, chapter I)
+    $$ \langle R^2 \rangle = n b^2 \left(\frac{1 + c}{1 - c} - \frac{2 c (1 - c^n)}{n (1 - c)^2}\right) $$
+
+    Parameters
+    ----------
+    bonds : int
+        Their number n.
+    bond : float
+        Their length b.
+    cosine : float
+        The mean cosine c of the angle between successive bonds.
+
+    Returns
+    -------
+    square : float
+        In the square of the unit of b.
+
+    Notes
+    -----
+    P. J. Flory 1969, chapter I.
+
+    Examples
+    --------
+    >>> from torsor.molecule import polymers
+    >>> polymers.mean_square_end_to_end(100, 1.0, 0.0)  # freely jointed
+    100.0
     """
     n, c = bonds, cosine
     return n * bond**2 * ((1 + c) / (1 - c) - 2 * c * (1 - c**n) / (n * (1 - c) ** 2))
 
 
 def mean_cosine_planar(k: float, kT: float) -> float:
-    """<cos> between successive bonds of a planar chain with `Bending(k)`: I1(k/kT) / I0(k/kT)."""
+    """Compute the mean cosine between successive bonds of a planar chain with `Bending(k)`: I1(k/kT) / I0(k/kT).
+
+    Parameters
+    ----------
+    k : float
+        The stiffness, in kJ/mol.
+    kT : float
+        The temperature as an energy, in kJ/mol.
+
+    Returns
+    -------
+    cosine : float
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> from torsor.molecule import polymers
+    >>> round(polymers.mean_cosine_planar(5.0, 2.5), 3)
+    0.698
+    """
     from scipy.special import ive
 
     return float(ive(1, k / kT) / ive(0, k / kT))

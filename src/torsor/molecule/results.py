@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,39 +20,66 @@ from torsor.molecule.structure import Array
 from torsor.validate import integer
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MolecularRun:
-    """Frames of replicas.
+    """Hold the frames of a run: replicas side by side, their energies, torsions and sizes.
 
-    torsions    the tree
-    t           (frames,) ps; of Monte Carlo, the length of all trajectories
-    q           (frames, replicas, nq)
-    potential, kinetic, log_det   (frames, replicas): U and the kinetic energy in kJ/mol, and log det M if it is known
-    counts      what happened: steps, accepted trajectories, ...
-    about       the method and its numbers
-    places      (frames, replicas, n, 3) nm, if bonds and angles changed, too; q is then empty
+    Parameters
+    ----------
+    torsions : Torsions
+        The tree that moved.
+    t : (frames,) ndarray
+        Times, in ps; of Monte Carlo, the length of all trajectories.
+    q : (frames, replicas, nq) ndarray
+        Configurations.
+    potential : (frames, replicas) ndarray
+        The potential energy U, in kJ/mol.
+    kinetic : (frames, replicas) ndarray
+        The kinetic energy, in kJ/mol.
+    log_det : (frames, replicas) ndarray
+        log det M, if it is known.
+    counts : dict
+        What happened: steps, accepted trajectories, ...
+    about : dict
+        The method and its numbers.
+    places : (frames, replicas, n, 3) ndarray, optional
+        In nm, if bonds and angles changed, too; q is then empty.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> run = molecule.hmc(molecule.polymers.freely_rotating(8), 20, replicas=5)
+    >>> run
+    MolecularRun(freely rotating chain of 8, 21 frames of 5 replicas, 0 to 2.4 ps)
+    >>> run.radius_of_gyration().shape
+    (21, 5)
     """
 
     torsions: Torsions
     t: Array
-    q: Array = field(repr=False)
-    potential: Array = field(repr=False)
-    kinetic: Array = field(repr=False)
-    log_det: Array = field(repr=False)
+    q: Array
+    potential: Array
+    kinetic: Array
+    log_det: Array
     counts: dict[str, float]
-    about: dict[str, Any] = field(repr=False)
-    places: Array | None = field(default=None, repr=False)
+    about: dict[str, Any]
+    places: Array | None = None
 
     def __len__(self) -> int:
         return len(self.t)
 
+    def __repr__(self) -> str:
+        name, last = self.torsions.molecule.name, self.t[-1]
+        return f"MolecularRun({name}, {len(self)} frames of {self.replicas} replicas, 0 to {last:g} ps)"
+
     @property
     def replicas(self) -> int:
+        """How many copies ran side by side."""
         return self.q.shape[1]
 
     @property
     def temperature(self) -> Array:
-        """(frames, replicas) kelvin: twice the kinetic energy per freedom that closed bonds leave."""
+        """Twice the kinetic energy per freedom that closed bonds leave, (frames, replicas), in kelvin."""
         freedoms = self.torsions.model.nv - len(held_distances(self.torsions.molecule.structure, self.torsions.cut))
         return 2 * self.kinetic / (BOLTZMANN * freedoms)
 
@@ -63,11 +90,17 @@ class MolecularRun:
 
     @cached_property
     def positions(self) -> Array:
-        """(frames, replicas, n, 3) nm"""
+        """The places of all atoms, (frames, replicas, n, 3), in nm."""
         return self.torsions.positions(self.q) if self.places is None else self.places
 
     def open_bonds(self) -> Array:
-        """(frames, replicas) nm: the largest error of the distances that close S-S bonds; zero if there are none."""
+        """Measure how far S-S bonds are open.
+
+        Returns
+        -------
+        gap : (frames, replicas) ndarray
+            The largest error of the distances that close them, in nm; zero if there are none.
+        """
         closures = Closures(self.torsions)
         if not closures:
             return np.zeros(self.potential.shape)
@@ -77,23 +110,56 @@ class MolecularRun:
     # ---- torsions ----
 
     def dihedrals(self, atoms: ArrayLike) -> Array:
-        """(frames, replicas, m) rad: the angles of (m, 4) atoms, by the usual sign (IUPAC)."""
+        """Measure dihedral angles.
+
+        Parameters
+        ----------
+        atoms : (m, 4) array_like
+            Numbers of atoms.
+
+        Returns
+        -------
+        angles : (frames, replicas, m) ndarray
+            In rad, by the usual sign (IUPAC).
+        """
         return dihedrals(self.positions, np.asarray(atoms, int).reshape(-1, 4))
 
     @cached_property
     def backbone(self) -> dict[str, Array]:
-        """phi, psi and omega: (residues with all three atoms before and after, 4) atoms each."""
+        """The atoms of phi, psi and omega: an array (residues with both neighbours, 4) each."""
         return backbone(self.torsions)
 
     def phi_psi(self) -> tuple[Array, Array]:
-        """(frames, replicas, residues) rad each, of the residues that have both."""
+        """Measure the torsions of the backbone, for a Ramachandran plot.
+
+        Returns
+        -------
+        phi, psi : (frames, replicas, residues) ndarray
+            In rad, of the residues that have both.
+        """
         found = self.backbone
         return self.dihedrals(found["phi"]), self.dihedrals(found["psi"])
 
     # ---- sizes ----
 
     def atoms(self, names: str | Sequence[int] = "all") -> Array:
-        """Numbers of atoms: "all", "heavy", "backbone" (N, CA, C, O), "CA", or given."""
+        """Choose atoms.
+
+        Parameters
+        ----------
+        names : str or sequence of int, default "all"
+            "all", "heavy", "backbone" (N, CA, C, O), "CA", or numbers.
+
+        Returns
+        -------
+        atoms : (m,) ndarray
+            Their numbers.
+
+        Raises
+        ------
+        ArgumentError
+            It is none of these words.
+        """
         structure = self.torsions.molecule.structure
         if not isinstance(names, str):
             return np.asarray(names, int)
@@ -108,9 +174,23 @@ class MolecularRun:
         return np.array([k for k in range(len(structure)) if chosen[names](k)], int)
 
     def rmsd(self, reference: Array | None = None, atoms: str | Sequence[int] = "backbone") -> Array:
-        """(frames, replicas) nm: the distance from the reference (n, 3), after the best rotation (W. Kabsch, 1976).
+        """Measure the distance from a reference, after the best rotation.
 
-        reference: None, the first frame of the first replica
+        Parameters
+        ----------
+        reference : (n, 3) array_like, optional
+            In nm. Default: the first frame of the first replica.
+        atoms : str or sequence of int, default "backbone"
+            As in `atoms`.
+
+        Returns
+        -------
+        distance : (frames, replicas) ndarray
+            In nm.
+
+        Notes
+        -----
+        W. Kabsch, 1976.
         """
         chosen = self.atoms(atoms)
         x = self.positions[..., chosen, :]
@@ -122,14 +202,33 @@ class MolecularRun:
         return np.sqrt(np.maximum(square, 0) / len(chosen))
 
     def radius_of_gyration(self) -> Array:
-        """(frames, replicas) nm, weighted with the masses."""
+        """Measure the radius of gyration, weighted with the masses.
+
+        Returns
+        -------
+        radius : (frames, replicas) ndarray
+            In nm.
+        """
         m = self.torsions.molecule.mass
         m, x = m / m.sum(), self.positions
         centre = (m[:, None] * x).sum(-2, keepdims=True)
         return np.sqrt((m[:, None] * (x - centre) ** 2).sum((-1, -2)))
 
     def end_to_end(self, first: int | None = None, last: int | None = None) -> Array:
-        """(frames, replicas) nm between two atoms; by default the first and last CA, or the first and last atom."""
+        """Measure the distance between two atoms.
+
+        Parameters
+        ----------
+        first : int, optional
+            Default: the first CA, or the first atom.
+        last : int, optional
+            Default: the last CA, or the last atom.
+
+        Returns
+        -------
+        distance : (frames, replicas) ndarray
+            In nm.
+        """
         ends = self.atoms("CA")
         ends = ends if len(ends) > 1 else self.atoms("all")
         a, b = (end if own is None else own for own, end in ((first, ends[0]), (last, ends[-1])))
@@ -138,25 +237,81 @@ class MolecularRun:
     # ---- out ----
 
     def save(self, path: str | Path, replica: int = 0) -> None:
-        """Write the frames of a replica to a .dcd, .xtc, .pdb or .cif file, by OpenMM."""
+        """Write the frames of a replica to a file, by OpenMM.
+
+        Parameters
+        ----------
+        path : str or Path
+            .dcd, .xtc, .pdb or .cif.
+        replica : int, default 0
+            Which one.
+        """
         save_frames(path, self.torsions.molecule, self._frames(replica), self.t)
 
     def to_mdtraj(self, replica: int = 0) -> Any:
-        """The frames of a replica as an `mdtraj.Trajectory`."""
+        """Hand the frames of a replica to MDTraj.
+
+        Parameters
+        ----------
+        replica : int, default 0
+            Which one.
+
+        Returns
+        -------
+        frames : mdtraj.Trajectory
+            In nm.
+        """
         return to_mdtraj(self.torsions.molecule, self._frames(replica), self.t)
 
     def to_mdanalysis(self, replica: int = 0) -> Any:
-        """The frames of a replica as an `MDAnalysis.Universe`."""
+        """Hand the frames of a replica to MDAnalysis.
+
+        Parameters
+        ----------
+        replica : int, default 0
+            Which one.
+
+        Returns
+        -------
+        frames : MDAnalysis.Universe
+            In angstrom, as MDAnalysis has it.
+        """
         return to_mdanalysis(self.torsions.molecule, self._frames(replica), self.t)
 
     def plot(self, what: str = "overview") -> Any:
-        """A figure: "overview", "ramachandran" or "torsions"."""
+        """Draw a figure.
+
+        Parameters
+        ----------
+        what : str, default "overview"
+            "overview", "ramachandran" or "torsions".
+
+        Returns
+        -------
+        figure : matplotlib.figure.Figure
+            Not yet saved.
+        """
         from torsor.molecule.plots import draw
 
         return draw(self, what)
 
     def view(self, path: str | Path, replica: int = 0, title: str | None = None) -> Path:
-        """Write a page that plays the frames of a replica in a browser: sticks, and a ribbon along the backbone."""
+        """Write a page that plays the frames of a replica in a browser: sticks, and a ribbon along the backbone.
+
+        Parameters
+        ----------
+        path : str or Path
+            An .html file.
+        replica : int, default 0
+            Which one.
+        title : str, optional
+            Of the page. Default: the name of the molecule.
+
+        Returns
+        -------
+        path : Path
+            The page.
+        """
         from torsor.molecule.page import write_page
 
         return write_page(path, self.torsions.molecule, self._frames(replica), self.t, title)

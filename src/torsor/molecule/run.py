@@ -31,17 +31,46 @@ FIRST_STEP, HMC_STEP = 0.008, 0.012  # ps: what all torsions, with hydrogens of 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all methods need to know.
+    """Say what all methods of this package need to know: their keywords.
 
-    temperature   kelvin: one number, or one per replica; (begin, end) if `ramp`
-    replicas      how many copies run side by side
-    seed          of all that is drawn
-    fixman        whether Fixman's potential is on (`mover.py`)
-    start         (nq,) or (replicas, nq) configurations; None: the molecule's own
-    potential     what moves the atoms; None: the molecule's System
-    platform, threads   of OpenMM
-    file          to which frames are written;  resume: continue it
-    progress      called with (frames done, frames in all) after every frame
+    Parameters
+    ----------
+    temperature : float or (replicas,) array_like, default 300
+        In kelvin: one number, or one per replica; (begin, end) if `ramp`.
+    replicas : int, default 1
+        How many copies run side by side.
+    seed : int, default 0
+        Of all that is drawn.
+    fixman : bool, default True
+        Fixman's potential is on: torsions have the distribution exp(-U/kT) that they have between stiff bonds.
+    start : (nq,) or (replicas, nq) array_like, optional
+        Configurations. Default: the molecule's own.
+    potential : callable, optional
+        What moves the atoms: places (states, n, 3) in nm -> energies (states,) in kJ/mol, forces (states, n, 3).
+        Default: the molecule's System.
+    platform : str, optional
+        Of OpenMM: "CPU" in single precision, "Reference" in double. Default: its quickest.
+    threads : int, optional
+        Of the platform "CPU". Default: all cores.
+    file : str or Path, optional
+        To which frames are written.
+    resume : bool, default False
+        Continue that file.
+    progress : callable, optional
+        Called with (frames done, frames in all) after every frame.
+    ramp : bool, default False
+        The temperature falls during the run (`anneal`).
+
+    Raises
+    ------
+    ArgumentError
+        A value is of the wrong kind, or there is no file to continue.
+
+    Examples
+    --------
+    >>> from torsor.molecule import Setting
+    >>> Setting(temperature=350.0, replicas=4).seed
+    0
     """
 
     temperature: Any = 300.0
@@ -66,14 +95,36 @@ class Setting:
             raise ArgumentError("resume=True continues a file: give file=...")
 
     def begin(self, torsions: Torsions) -> Array:
-        """(replicas, nq) the first configurations."""
+        """Find the first configurations.
+
+        Parameters
+        ----------
+        torsions : Torsions
+            The molecule.
+
+        Returns
+        -------
+        q : (replicas, nq) ndarray
+            Those of `start`, or the molecule's own.
+        """
         model = torsions.model
         q = model.neutral() if self.start is None else self.start
         q = real_array("start", q, (model.nq,), (self.replicas, model.nq))
         return np.broadcast_to(q, (self.replicas, model.nq)).copy()
 
     def kT(self, share: float) -> Array:
-        """(replicas,) kJ/mol after this share of the run."""
+        """Find the temperatures as energies.
+
+        Parameters
+        ----------
+        share : float
+            Of the run that is done, 0 to 1.
+
+        Returns
+        -------
+        kT : (replicas,) ndarray
+            In kJ/mol.
+        """
         if not self.ramp:
             return BOLTZMANN * temperatures(self.temperature, self.replicas)
         first, last = (temperatures(T, 1)[0] for T in self.temperature)
@@ -169,9 +220,35 @@ def _frames(duration: float, interval: float) -> int:
 
 def dynamics(torsions: Torsions, duration: float, *, step: float = FIRST_STEP, every: int = 10,
              **setting: Any) -> MolecularRun:  # fmt: skip
-    """Constant energy for `duration` ps, from drawn momenta, by steps of `step` ps; without Fixman's potential.
+    """Move a molecule at constant energy, from drawn momenta; without Fixman's potential.
 
-    Keywords: see `Setting`.
+    Parameters
+    ----------
+    torsions : Torsions
+        The molecule, and what turns.
+    duration : float
+        In ps.
+    step : float, default 0.008
+        In ps.
+    every : int, default 10
+        Steps from frame to frame.
+    **setting : object
+        The keywords of `Setting`.
+
+    Returns
+    -------
+    run : MolecularRun
+        The frames; the first one is the start.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torsor import molecule
+    >>> chain = molecule.polymers.freely_rotating(10)
+    >>> run = molecule.dynamics(chain, 1.0, temperature=300.0)
+    >>> energy = run.potential + run.kinetic
+    >>> bool(np.ptp(energy) < 0.01 * run.kinetic.mean())
+    True
     """
     method = Dynamics(step, every)
     return run(torsions, method, _frames(duration, method.interval), Setting(**({"fixman": False} | setting)))
@@ -179,9 +256,34 @@ def dynamics(torsions: Torsions, duration: float, *, step: float = FIRST_STEP, e
 
 def langevin(torsions: Torsions, duration: float, *, step: float = FIRST_STEP, friction: float = 1.0, every: int = 100,
              **setting: Any) -> MolecularRun:  # fmt: skip
-    """Langevin dynamics for `duration` ps by steps of `step` ps; friction in 1/ps, a frame after `every` steps.
+    """Move a molecule by Langevin dynamics (BAOAB), with one call of the potential per step.
 
-    Keywords: see `Setting`. One call of the potential per step.
+    Parameters
+    ----------
+    torsions : Torsions
+        The molecule, and what turns.
+    duration : float
+        In ps.
+    step : float, default 0.008
+        In ps.
+    friction : float, default 1
+        In 1/ps.
+    every : int, default 100
+        Steps from frame to frame.
+    **setting : object
+        The keywords of `Setting`.
+
+    Returns
+    -------
+    run : MolecularRun
+        The frames; the first one is the start.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> run = molecule.langevin(molecule.polymers.freely_rotating(10), 2.0, every=50, replicas=3)
+    >>> run
+    MolecularRun(freely rotating chain of 10, 6 frames of 3 replicas, 0 to 2 ps)
     """
     method = Langevin(step, every, friction)
     return run(torsions, method, _frames(duration, method.interval), Setting(**setting))
@@ -189,9 +291,46 @@ def langevin(torsions: Torsions, duration: float, *, step: float = FIRST_STEP, f
 
 def hmc(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int = 10, jitter: float = 0.2, every: int = 1,
         **setting: Any) -> MolecularRun:  # fmt: skip
-    """Hybrid Monte Carlo: `draws` trajectories of `steps` steps of `step` ps, a frame after `every` trajectories.
+    """Sample by hybrid Monte Carlo: trajectories with jittered steps, accepted or rejected by their change of energy.
 
-    The distribution is exact for any step; a step that is too long is rejected. Keywords: see `Setting`.
+    The distribution is exact for any step; a step that is too long is rejected more often (`MolecularRun.acceptance`).
+
+    Parameters
+    ----------
+    torsions : Torsions
+        The molecule, and what turns.
+    draws : int
+        Trajectories, per replica.
+    step : float, default 0.012
+        In ps.
+    steps : int, default 10
+        Per trajectory.
+    jitter : float, default 0.2
+        By which share the step of a trajectory may be longer or shorter than `step`.
+    every : int, default 1
+        Trajectories from frame to frame.
+    **setting : object
+        The keywords of `Setting`.
+
+    Returns
+    -------
+    run : MolecularRun
+        The frames; the first one is the start. `t` is the length of all trajectories.
+
+    Notes
+    -----
+    Duane, Kennedy, Pendleton & Roweth 1987.
+
+    Examples
+    --------
+    The mean square end-to-end distance of a freely rotating chain, next to its closed form:
+
+    >>> from torsor import molecule
+    >>> from torsor.molecule import polymers
+    >>> run = molecule.hmc(polymers.freely_rotating(12), 60, step=0.03, steps=20, replicas=100, seed=1)
+    >>> mean = (run.end_to_end(0, 11)[20:] ** 2).mean()
+    >>> bool(abs(mean / polymers.mean_square_end_to_end(11, 0.153, 0.3746) - 1) < 0.1)
+    True
     """
     method = HybridMonteCarlo(step, every, steps, jitter)
     return run(torsions, method, max(1, integer("draws", draws, least=1) // every), Setting(**setting))
@@ -199,7 +338,44 @@ def hmc(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int = 
 
 def tempering(torsions: Torsions, duration: float, temperature: ArrayLike, *, step: float = FIRST_STEP,
               friction: float = 1.0, every: int = 100, **setting: Any) -> MolecularRun:  # fmt: skip
-    """Parallel tempering: Langevin dynamics at several temperatures; neighbours may exchange states at every frame."""
+    """Sample by parallel tempering: Langevin dynamics at several temperatures, whose neighbours exchange states.
+
+    Exchanges are tried at every frame.
+
+    Parameters
+    ----------
+    torsions : Torsions
+        The molecule, and what turns.
+    duration : float
+        In ps.
+    temperature : (replicas,) array_like
+        In kelvin, one per replica.
+    step : float, default 0.008
+        In ps.
+    friction : float, default 1
+        In 1/ps.
+    every : int, default 100
+        Steps from frame to frame.
+    **setting : object
+        The other keywords of `Setting`.
+
+    Returns
+    -------
+    run : MolecularRun
+        The frames; replica k is at temperature k. `counts` says how many exchanges were tried and made.
+
+    Raises
+    ------
+    ArgumentError
+        There are fewer than two temperatures.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> chain = molecule.polymers.freely_rotating(8)
+    >>> molecule.tempering(chain, 1.0, [300.0, 350.0, 400.0], every=25).replicas
+    3
+    """
     T = np.asarray(temperature, float)
     if T.ndim != 1 or len(T) < 2:
         raise ArgumentError("tempering needs at least two temperatures")
@@ -210,7 +386,39 @@ def tempering(torsions: Torsions, duration: float, temperature: ArrayLike, *, st
 
 def anneal(torsions: Torsions, duration: float, begin: float, end: float, *, step: float = FIRST_STEP,
            friction: float = 1.0, every: int = 100, **setting: Any) -> MolecularRun:  # fmt: skip
-    """Langevin dynamics whose temperature falls from `begin` to `end` by the same factor per frame."""
+    """Move a molecule by Langevin dynamics whose temperature falls by the same factor per frame.
+
+    Parameters
+    ----------
+    torsions : Torsions
+        The molecule, and what turns.
+    duration : float
+        In ps.
+    begin : float
+        The first temperature, in kelvin.
+    end : float
+        The last one.
+    step : float, default 0.008
+        In ps.
+    friction : float, default 1
+        In 1/ps.
+    every : int, default 100
+        Steps from frame to frame.
+    **setting : object
+        The other keywords of `Setting`.
+
+    Returns
+    -------
+    run : MolecularRun
+        The frames; the first one is the start.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> run = molecule.anneal(molecule.polymers.freely_rotating(8), 1.0, 500.0, 100.0, every=25)
+    >>> len(run)
+    6
+    """
     given = Setting(**setting, temperature=(begin, end), ramp=True)
     method = Langevin(step, every, friction)
     return run(torsions, method, _frames(duration, method.interval), given)

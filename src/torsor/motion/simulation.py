@@ -92,41 +92,8 @@ class Simulation:
         Where it starts. Default: the neutral configuration, or the closest one within the limits.
     v0 : (nv,) array_like, optional
         Default: at rest.
-    method : str, default "auto"
-        "auto" (dopri5, and esdirk4 where the motion is stiff), or by name: "dopri5", "rkf45", "dop853", "abm"
-        (explicit), "trbdf2", "esdirk4", "radau" (implicit, O(n)), all with adaptive steps; "semi-implicit",
-        "implicit-euler", "rk4" (fixed steps, as in rollouts); "symplectic-euler", "verlet", "variational", "midpoint"
-        (fixed steps that keep the structure of mechanics).
-    t0 : float, default 0.0
-        The time at which it starts, in s.
-    about : dict, optional
-        Words and numbers to store in the file.
-    forces : force or sequence of forces, optional
-        What acts: `PD`, `Friction`, ..., or functions (t, q, v) -> tau. Default: free fall.
-    gravity : bool, default True
-        False switches it off.
-    armature : float or (nv,) array_like, default 0
-        Rotor inertias added to the diagonal of M, in kg m^2 or kg.
-    dynamics : str, default "auto"
-        The method of `forward_dynamics` that computes accelerations (adaptive methods only).
-    rtol, atol : float or (nv,) array_like, default 1e-6, 1e-9
-        Tolerances of the adaptive methods.
-    step : float, optional
-        Of the methods of fixed steps, in s.
-    max_step : float, default infinite
-        The longest step of the adaptive methods, in s.
-    dt : float, optional
-        Time between rows, in s, by dense output. Default: a row every step.
-    every : int, default 1
-        A row every so many steps, and the last one.
-    keep : sequence of str, optional
-        Names of quantities, "pose.hand" or "energy": only these are kept.
-    file : path-like, optional
-        Written during the run, safe against crashes.
-    chunk : int, default 256
-        Rows that are written to the file at a time.
-    dense : bool, optional
-        Keep the continuous extension of every step, for `Trajectory.at` and plots. Default: on, except for dop853.
+    **options : object
+        The keywords of `simulate`, but `stop` and `progress`, which `run` takes.
 
     Raises
     ------
@@ -386,7 +353,7 @@ class Simulation:
 
         Parameters
         ----------
-        path : path-like
+        path : str or Path
             The file to which the run was recorded; what follows is added to it.
         model : Model, optional
             To check that it is the recorded one.
@@ -483,40 +450,42 @@ def simulate(
         The motion ends at the first zero of stop(t, q, v), or where a `Stop` says so.
     progress : bool or callable, optional
         True shows a bar; or a function of t, called now and then.
+    forces : force or sequence of forces, default ()
+        What acts: `PD`, `Friction`, ..., or functions (t, q, v) -> tau. Without any: free fall.
     method : str, default "auto"
         "auto" (dopri5, and esdirk4 where the motion is stiff), or by name: "dopri5", "rkf45", "dop853", "abm"
         (explicit), "trbdf2", "esdirk4", "radau" (implicit, O(n)), all with adaptive steps; "semi-implicit",
-        "implicit-euler", "rk4" (fixed steps, as in rollouts); "symplectic-euler", "verlet", "variational", "midpoint"
-        (fixed steps that keep the structure of mechanics).
+        "implicit-euler", "rk4" (fixed steps, as in rollouts); "symplectic-euler", "verlet", "variational", "midpoint",
+        "rattle" (fixed steps that keep the structure of mechanics).
     t0 : float, default 0.0
         The time at which it starts, in s.
-    about : dict, optional
+    about : dict, default None
         Words and numbers to store in the file.
-    forces : force or sequence of forces, optional
-        What acts: `PD`, `Friction`, ..., or functions (t, q, v) -> tau. Default: free fall.
     gravity : bool, default True
         False switches it off.
     armature : float or (nv,) array_like, default 0
         Rotor inertias added to the diagonal of M, in kg m^2 or kg.
     dynamics : str, default "auto"
         The method of `forward_dynamics` that computes accelerations (adaptive methods only).
-    rtol, atol : float or (nv,) array_like, default 1e-6, 1e-9
-        Tolerances of the adaptive methods.
-    step : float, optional
-        Of the methods of fixed steps, in s.
+    rtol : float or (nv,) array_like, default 1e-6
+        The relative tolerance of the adaptive methods.
+    atol : float or (nv,) array_like, default 1e-9
+        Their absolute tolerance, in rad, m, rad/s and m/s.
+    step : float, default None
+        The step of the methods of fixed steps, in s.
     max_step : float, default infinite
         The longest step of the adaptive methods, in s.
-    dt : float, optional
+    dt : float, default None
         Time between rows, in s, by dense output. Default: a row every step.
     every : int, default 1
         A row every so many steps, and the last one.
-    keep : sequence of str, optional
+    keep : sequence of str, default None
         Names of quantities, "pose.hand" or "energy": only these are kept.
-    file : path-like, optional
+    file : str or Path, default None
         Written during the run, safe against crashes.
     chunk : int, default 256
         Rows that are written to the file at a time.
-    dense : bool, optional
+    dense : bool, default None
         Keep the continuous extension of every step, for `Trajectory.at` and plots. Default: on, except for dop853.
 
     Returns

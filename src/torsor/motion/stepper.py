@@ -199,7 +199,7 @@ class FixedStep(Stepper):
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         if settings.step is None:
-            raise ArgumentError(f"{type(self).__name__} takes fixed steps: give step=..., in seconds")
+            raise ArgumentError("this method takes fixed steps: give step=..., in seconds")
         super().__init__(motion, t, q, v, settings)
         self.h, self.start, self.count = settings.step, t, 0
 

@@ -378,7 +378,7 @@ class Trajectory:
 
         Parameters
         ----------
-        path : path-like
+        path : str or Path
             The file.
         """
         tables.write_csv(path, self.names, self.table, self.about)
@@ -388,7 +388,7 @@ class Trajectory:
 
         Parameters
         ----------
-        path : path-like
+        path : str or Path
             The file.
         """
         tables.write_parquet(path, self.names, self.table, self.about)
@@ -398,7 +398,7 @@ class Trajectory:
 
         Parameters
         ----------
-        path : path-like
+        path : str or Path
             The file, as a rule *.traj; `Trajectory.load` reads it.
         """
         rows, dense = self.table, {} if self.dense is None else self.dense.saved()
@@ -412,7 +412,7 @@ class Trajectory:
 
         Parameters
         ----------
-        path : path-like
+        path : str or Path
             The file.
         damaged : bool, default False
             Accept a damaged file, and take the rows before the damage.
@@ -476,10 +476,10 @@ class Trajectory:
 
         Parameters
         ----------
-        what : sequence of str or path-like, optional
+        what : sequence of str, or Path, optional
             Of "q", "v", "a", "tau" and "energy"; or a file to write. Default: q and the energy; of a run that kept
             chosen quantities, these.
-        path : path-like, optional
+        path : str or Path, optional
             A file to write: .png, .svg or .pdf.
         joints : sequence of str or int, optional
             The joints that are drawn. Default: all.
@@ -510,7 +510,7 @@ class Trajectory:
 
         Parameters
         ----------
-        path : path-like, optional
+        path : str or Path, optional
             Where the page is written. Default: a temporary file that is opened in the browser.
 
         Returns
@@ -526,7 +526,7 @@ class Trajectory:
 
         Parameters
         ----------
-        path : path-like
+        path : str or Path
             The file.
         t : float, optional
             The time, in s. Default: the first.
@@ -548,7 +548,7 @@ class Trajectory:
 
         Parameters
         ----------
-        path : path-like
+        path : str or Path
             The file.
         fps : float, optional
             Frames per second. Default: 20 in a .gif, 30 in an .mp4.

@@ -4,9 +4,9 @@ The package holds plots for papers (`plots`), and a page that plays a motion in 
 
 Parameters
 ----------
-shown : Model, Trajectory, Study, str or path-like
+shown : Model, Trajectory, Study, str or Path
     What is shown; a name of the zoo, or a model or robot file, is read first.
-*what : (nq,) or (m, nq) array_like, or path-like
+*what : (nq,) or (m, nq) array_like, str or Path
     What the method `view` of that takes: a configuration of a model, (nq,), or several; the path of the page.
 **options : optional
     By name: `q`, `path`, `live`, `forces`.
