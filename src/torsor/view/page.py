@@ -298,7 +298,7 @@ def _around(model: Model, t: Array, traces: Array, stage: tuple[Array, float, fl
     return _view_of(stage, up) | {
         "base": _pillars(model).tolist(),
         "times": t.tolist(), "traces": floats(traces), "reach": reach, "radius": _radius(model, reach),
-        "up": up.tolist(), "subtitle": _subtitle(model, t[-1] - t[0]),
+        "up": up.tolist(), "subtitle": _subtitle(model, t[-1] - t[0]), "units": model.units._asdict(),
     }  # fmt: skip
 
 
@@ -320,8 +320,8 @@ def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
         center = p[0, root]
         far = float(np.linalg.norm(p - center, axis=-1).max())
         return center, 0.8 * far, float(center @ up) - 1.02 * far
-    low, high = p.min(axis=(0, 1)), p.max(axis=(0, 1))
-    return (low + high) / 2, 0.6 * float(np.max(high - low)), float((p @ up).min()) - 0.02 * _reach(model)
+    center = (p.min(axis=(0, 1)) + p.max(axis=(0, 1))) / 2
+    return center, float(np.linalg.norm(p - center, axis=-1).max()), float((p @ up).min()) - 0.02 * _reach(model)
 
 
 def _pillars(model: Model) -> Array:

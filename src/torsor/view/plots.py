@@ -19,7 +19,6 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.model.names import word_list
-from torsor.motion.coordinates import units_of
 from torsor.validate import chosen, shown
 from torsor.view.limbs import is_floating, limbs
 from torsor.view.style import BLUE, GREEN, ORANGE, Drawing, lines, save, style
@@ -207,8 +206,8 @@ def _energies(model: Model, q: Array, v: Array) -> list[tuple[str, str, dict[str
     total, most = kinetic + potential, float(kinetic.max())
     parts = [("energy", f"energy, {model.units.energy}", {"kinetic": kinetic, "potential": potential, "sum": total})]
     if most > 0 and np.ptp(total) < FLAT * most:
-        drift = (total - total[0]) / most
-        parts.append(("energy drift, of the greatest kinetic energy", "relative", {"sum": drift}))
+        change = (total - total[0]) / most
+        parts.append(("change of the sum, of the greatest kinetic energy", "energy, relative", {"sum": change}))
     return parts
 
 
@@ -265,19 +264,19 @@ def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figu
 
 
 def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], names: Sequence[str],
-                units: Sequence[str]) -> None:  # fmt: skip
+                ylabels: Sequence[str]) -> None:  # fmt: skip
     """One panel per column of the series, labelled (a), (b), ...; each series (t, x) is a line in it."""
     styles = [(BLUE, "-"), (ORANGE, "--"), (GREEN, ":")]
-    for k, (ax, name, unit) in enumerate(zip(axes, names, units)):
+    for k, (ax, name, ylabel) in enumerate(zip(axes, names, ylabels)):
         for (label, (t, x)), (colour, dash) in zip(series.items(), styles):
             ax.plot(t, x[:, k], dash, color=colour, label=label)
         ax.set_title(f"({chr(ord('a') + k)}) {name}", loc="left")
-        ax.set_ylabel(unit)
+        ax.set_ylabel(ylabel)
         if k == 0 and len(series) > 1:
             ax.legend()
 
 
-def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], units: Sequence[str],
+def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], ylabels: Sequence[str],
                     title: str, path: str | Path | None = None,
                     about: dict[str, Any] | None = None) -> Figure:  # fmt: skip
     """A figure with one panel per column of the series."""
@@ -286,21 +285,18 @@ def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str]
         rows = ceil(len(names) / columns)
         figure = Drawing(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
-        draw_panels(list(axes.flat), series, names, units)
+        draw_panels(list(axes.flat), series, names, ylabels)
         for ax in axes.flat[len(names) :]:
             ax.set_visible(False)
-        for ax in axes[-1]:
+        for ax in axes.flat[max(0, len(names) - columns) : len(names)]:
+            ax.tick_params(labelbottom=True)
             ax.set_xlabel("time, s")
         figure.suptitle(title, fontsize=9)
         return save(figure, path, about)
 
 
-def coordinate_units(model: Model) -> list[str]:
-    """The unit of each entry of q."""
-    return units_of(model, "coordinates")
-
-
-def force_units(model: Model) -> list[str]:
-    """The unit of each entry of tau."""
-    words = model.units
-    return [words.force if unit == words.length else words.torque for unit in units_of(model, "velocities")]
+def axis_labels(model: Model, quantity: str) -> list[str]:
+    """What an axis says for each entry of a quantity."""
+    what = "coordinates" if quantity == "q" else "velocities"
+    words = {unit: text.format(model.units) for unit, text in MEASURES[quantity].items()}
+    return [words[unit] for code in model.joint for _, unit in getattr(JOINTS[code], what)]
