@@ -2,6 +2,7 @@
 "use strict";
 
 const GREY = 0x9aa3ad, DARK = 0x66707c;
+const BLACK = 0.035; // of the light is scattered by what files call black; else it has no shape, and vanishes on dark pages
 
 function paintOf(color, opacity = 1) {
   return new THREE.MeshStandardMaterial({ color, roughness: 0.6, metalness: 0.05, transparent: opacity < 1, opacity, depthWrite: opacity === 1 });
@@ -87,7 +88,7 @@ function makeBodies(data, stage) {
 
   data.shapes.forEach((spec) => {
     const [r, g, b, opacity] = spec.color, isMesh = spec.shape === "mesh", paint = paintOf(0xffffff, opacity);
-    paint.color.setRGB(r, g, b, "srgb");
+    paint.color.setRGB(r, g, b, "srgb").lerp(new THREE.Color(0xffffff), BLACK);
     paint.flatShading = isMesh;
     paint.side = isMesh ? 2 : 0; // both sides: normals of mesh files point either way
     const mesh = new THREE.Mesh(isMesh ? geometries[spec.mesh] : solid(spec), paint);

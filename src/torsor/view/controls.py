@@ -97,11 +97,12 @@ def columns(model: Model, with_torques: bool = True) -> dict[str, list[dict[str,
 
 def series(run: Trajectory, t: Array) -> dict[str, str]:
     """The numbers of `columns` at some times; nothing for machines of very many joints."""
-    model, wanted = run.model, columns(run.model)
+    model, wanted = run.model, columns(run.model, run.tau is not None)
     q, v = run.at(t)
     energies = [dynamics.kinetic_energy(model, q, v), dynamics.potential_energy(model, q)]
-    tau = np.stack([np.interp(t, run.t, x) for x in np.asarray(run.tau).T], axis=-1)
-    rows = {"q": q, "v": v, "tau": tau}
+    rows = {"q": q, "v": v}
+    if run.tau is not None:
+        rows["tau"] = np.stack([np.interp(t, run.t, x) for x in np.asarray(run.tau).T], axis=-1)
     found = {"energy": np.stack([*energies, sum(energies)], axis=-1)}
     for name in rows.keys() & wanted.keys():
         found[name] = rows[name][:, [x["at"] for x in wanted[name]]]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ MOST_PIXELS = 4096  # of a side
 
 def picture(scene: Scene, path: str | Path, t: float | None = None, size: tuple[int, int] = SIZE,
             theme: str = "light") -> Path:  # fmt: skip
-    """Write what a page shows at a time, without its panels, as a .png file."""
+    """Write what a page shows at a time, without title and panels, as a .png file."""
     path = _path(path, (".png",))
     with _bare(scene, size, theme) as browser:
         return write_whole(path, _frame(browser, scene.data["times"][0] if t is None else number("t", t)))
@@ -58,7 +59,7 @@ def _path(path: Any, kinds: tuple[str, ...]) -> Path:
 
 
 class _bare:
-    """The page of a scene without its panels, in a browser."""
+    """The page of a scene without title and panels, in a browser."""
 
     def __init__(self, scene: Scene, size: tuple[int, int], theme: str) -> None:
         chosen("theme", theme, PALETTES)
@@ -81,7 +82,7 @@ class _bare:
 
 
 def _frame(browser: Browser, t: float) -> bytes:
-    browser.evaluate(f"torsor.seek && torsor.seek({t!r}); torsor.stage.render()")
+    browser.evaluate(f"torsor.seek && torsor.seek({t!r}); torsor.draw()")
     return browser.png()
 
 
@@ -98,8 +99,12 @@ def _mp4(frames: Iterator[bytes], rate: float) -> bytes:
         words = ["ffmpeg", "-loglevel", "error", "-y", "-f", "image2pipe", "-framerate", f"{rate:g}", "-i", "-"]
         words += ["-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2", "-c:v", "libx264", "-pix_fmt", "yuv420p", str(out)]
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdin is not None
         try:
-            _, errors = process.communicate(b"".join(frames))
+            with suppress(BrokenPipeError):  # it says why below
+                for frame in frames:
+                    process.stdin.write(frame)
+            _, errors = process.communicate()
         except BaseException:
             process.kill()
             raise

@@ -29,8 +29,14 @@ async function openPage() {
   const isLive = Boolean(machine && data.machine.arrays.tau);
   const recorded = isLive ? null : makeRecorded(data, stage, bodies, tube);
   const app = { data, stage, bodies, machine, recorded, tube };
-  app.setBare = () => { // for pictures: without panels
-    ["side", "bar", "plots", "missing"].forEach((id) => { element(id).hidden = true; });
+  app.draw = () => {
+    if (tube) tube.draw(false);
+    bodies.placeLabels();
+    stage.render();
+  };
+  app.setBare = () => { // for pictures: without title and panels
+    app.isBare = true;
+    ["title", "side", "bar", "plots"].forEach((id) => { element(id).hidden = true; });
     stage.resize();
     stage.look(new THREE.Vector3(...data.center), new THREE.Vector3(...data.eye));
   };
@@ -45,18 +51,17 @@ async function openPage() {
   stage.resize();
   stage.look(new THREE.Vector3(...data.center), new THREE.Vector3(...data.eye));
   app.frame(0);
-  stage.render();
+  app.draw();
   document.body.dataset.state = "ready";
   performance.mark("ready");
   document.body.dataset.triangles = stage.renderer.info.render.triangles;
   window.torsor = app;
   let last = performance.now();
   function draw(now) {
+    if (app.isBare) return; // whoever takes pictures draws each
     app.frame(Math.max(0, (now - last) / 1000));
     last = now;
-    if (tube) tube.draw(false);
-    bodies.placeLabels();
-    stage.render();
+    app.draw();
     requestAnimationFrame(draw);
   }
   requestAnimationFrame(draw);
@@ -194,7 +199,7 @@ function setUpLive(app) {
     if (!x.state.every(Number.isFinite)) {
       reset();
       setPlaying(false);
-      element("clock").textContent = "the motion diverged";
+      element("clock").textContent = "the motion diverged: more damping or the other method may help";
     }
   }
 

@@ -144,9 +144,9 @@ def recorded_scene(run: Trajectory) -> Scene:
     run = run if run.v is not None and run.a is not None else run.motion()
     data = scene(run)
     t = np.array(data["times"])
-    if len(t) > 1 and run.tau is not None and data["bodies"]:  # of a tube, curves would cost as much as the page
+    if len(t) > 1 and data["bodies"]:  # of a tube, curves would cost as much as the page
         found = series(run, t)
-        data |= {"columns": columns(run.model), "series": found} if found else {}
+        data |= {"columns": columns(run.model, run.tau is not None), "series": found} if found else {}
     return Scene(run.model, data, run.about)
 
 
@@ -161,7 +161,8 @@ def scene_of_many(runs: Trajectory) -> Scene:
         index = tuple(int(i) for i in np.unravel_index(k, batch))
         machines = runs.batch
         model: Any = runs.model if machines is None else machines[index[len(index) - len(machines.shape) :]]
-        return Trajectory(model, runs.t, q[index], about=runs.about).motion()
+        v = None if runs.v is None else np.asarray(runs.v, float)[index]
+        return Trajectory(model, runs.t, q[index], v, about=runs.about).motion()
 
     return scene_of_members(member, np.arange(int(np.prod(batch))))
 

@@ -47,7 +47,7 @@ function showMissing(words) {
   if (!words.length) return;
   const box = element("missing");
   box.hidden = false;
-  box.querySelector("summary").textContent = `⚠ ${words.length === 1 ? "1 thing is" : `${words.length} things are`} not drawn`;
+  box.querySelector("summary").textContent = "⚠ not everything is drawn";
   box.querySelector("ul").innerHTML = words.map((x) => `<li>${escaped(x)}</li>`).join("");
 }
 
@@ -73,7 +73,7 @@ function showCard(data, i) {
 
 // ---- charts: curves over time, with a cursor ----
 
-const DASHES = ["", "5 2", "2 2", "7 2 2 2"];
+const DASHES = ["", "5 2", "2 2", "7 2 2 2"]; // as in style.py
 const MOST_CURVES = 8, POINTS = 300;
 
 // Round numbers between two, at most six, and their words.
@@ -119,7 +119,7 @@ function makeChart(columns, time, seek) { // columns: {quantity: [{name, unit, l
     const X = (t) => 40 + 264 * (t - t0) / (t1 - t0), Y = (y) => 112 - 102 * (y - low) / (high - low);
     const text = (x, y, s, anchor = "end") => SVG("text", { x, y, "font-size": 9, fill: ink, "text-anchor": anchor }, s);
     const ticks = ticksOf(low, high).map(([y, words]) => SVG("line", { x1: 40, x2: 304, y1: Y(y), y2: Y(y), stroke: ink, "stroke-opacity": 0.15 }) + text(37, Y(y) + 3, words));
-    const lines = curves.map((c, k) => SVG("polyline", { fill: "none", stroke: css(k), "stroke-width": 1.5, "stroke-dasharray": DASHES[Math.floor(k / PALETTE.length) % DASHES.length], points: c.map((y, i) => (Number.isFinite(y) ? `${X(times[rows[i]]).toFixed(1)},${Y(y).toFixed(1)}` : "")).join(" ") }));
+    const lines = curves.map((c, k) => SVG("polyline", { fill: "none", stroke: css(k), "stroke-width": 1.5, "stroke-dasharray": DASHES[(k + Math.floor(k / PALETTES.light.length)) % DASHES.length], points: c.map((y, i) => (Number.isFinite(y) ? `${X(times[rows[i]]).toFixed(1)},${Y(y).toFixed(1)}` : "")).join(" ") }));
     const cursor = now === null ? "" : SVG("line", { x1: X(now), x2: X(now), y1: 6, y2: 114, stroke: ink, "stroke-width": 1 });
     svg.innerHTML = [...ticks, ...lines, cursor, text(40, 125, `${round(t0)} ${time}`, "start"), text(304, 125, `${round(t1)} ${time}`)].join("");
     element("legend").innerHTML = `<span>${shownUnit(own[0].unit)}:</span>` + own.map((x, k) => `<span style="color:${css(k)}">${escaped(x.name)}</span>`).join("");

@@ -7,11 +7,11 @@ const isNarrow = () => window.innerWidth <= 700; // as page.html has it
 
 // The palettes of style.py. Thin lines and text have the lighter one on dark pages.
 const PALETTES = {
-  light: ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"],
-  dark: ["#56B4E9", "#F0803C", "#3CC79E", "#E2A5C6", "#F0C04A", "#7FA8E8"],
+  light: ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6E6E6E"],
+  dark: ["#56B4E9", "#F0803C", "#3CC79E", "#E2A5C6", "#F0C04A", "#4F7BE0", "#B4B4B4"],
 };
-const PALETTE = PALETTES.light;
-const css = (k) => PALETTES[document.documentElement.dataset.theme][k % PALETTE.length];
+const PALETTE = PALETTES.light.slice(0, 6); // of solids; what stands still is grey
+const css = (k) => PALETTES[document.documentElement.dataset.theme][k % PALETTES.light.length];
 
 const CELLS = 40; // of the ground, from its middle to its edge
 
