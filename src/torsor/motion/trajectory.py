@@ -579,7 +579,8 @@ class Trajectory:
     def motion(self) -> Trajectory:
         """Add the velocities and accelerations that were not kept, for what needs them, such as the page.
 
-        Velocities are those of straight lines from row to row, accelerations those of straight lines between velocities.
+        Velocities are those of straight lines from row to row, accelerations those of straight lines from one velocity
+        to the next.
 
         Returns
         -------

@@ -6,7 +6,7 @@ import io
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from PIL import Image
 
 from torsor.errors import ArgumentError
 from torsor.files import write_whole
-from torsor.validate import chosen, file_path, integer, number
+from torsor.validate import brief, chosen, file_path, integer, number
 from torsor.view.browser import Browser
 from torsor.view.page import Scene, write
 from torsor.view.style import PALETTES
@@ -31,8 +31,12 @@ def picture(scene: Scene, path: str | Path, t: float | None = None, size: tuple[
             theme: str = "light") -> Path:  # fmt: skip
     """Write what a page shows at a time, without title and panels, as a .png file."""
     path = _path(path, (".png",))
+    begin, end = scene.data["times"][0], scene.data["times"][-1]
+    at = begin if t is None else number("t", t)
+    if not begin <= at <= end:
+        raise ArgumentError(f"t must lie in [{begin:g}, {end:g}], where the motion is known, not {at:g}")
     with _bare(scene, size, theme) as browser:
-        return write_whole(path, _frame(browser, scene.data["times"][0] if t is None else number("t", t)))
+        return write_whole(path, _frame(browser, at))
 
 
 def movie(scene: Scene, path: str | Path, fps: float | None = None, speed: float = 1.0,
@@ -63,6 +67,8 @@ class _bare:
 
     def __init__(self, scene: Scene, size: tuple[int, int], theme: str) -> None:
         chosen("theme", theme, PALETTES)
+        if not isinstance(size, Sequence) or len(size) != 2:
+            raise ArgumentError(f"size must be (width, height) in pixels, not {brief(size)}")
         width, height = (integer("size", x, least=16, most=MOST_PIXELS) for x in size)
         self._folder = tempfile.TemporaryDirectory(prefix="torsor-picture-")
         try:

@@ -160,8 +160,8 @@ function onSpace(action) {
 // ---- a machine that moves by its own equations ----
 
 function setUpLive(app) {
-  const { data, machine, bodies, stage } = app, { x } = machine, spec = data.machine, h = x.h[0];
-  const state = { playing: !spec.paused, speed: 1, method: spec.method, debt: 0, t: 0, frames: 0, computing: 0, base: null, largest: 0, steps: 0 };
+  const { data, machine, bodies, stage } = app, { x } = machine, spec = data.machine, h = x.h[0], { pace } = spec;
+  const state = { playing: !spec.paused, speed: pace, method: spec.method, debt: 0, t: 0, frames: 0, computing: 0, base: null, largest: 0, steps: 0 };
   element("bar").hidden = false;
   ["time", "speed"].forEach((id) => { element(id).hidden = true; });
   const log = [], up = stage.up, trails = makeTrails(app);
@@ -179,7 +179,7 @@ function setUpLive(app) {
     const row = { t: state.t, energy: [T, V, E] };
     ["q", "v", "tau"].forEach((name) => { if (data.columns[name]) row[name] = picked(name); });
     if (!log.length || state.t > log.at(-1).t) log.push(row);
-    while (log[0].t < state.t - MOST_LOG) log.shift();
+    while (log[0].t < state.t - MOST_LOG * pace) log.shift();
     state.drift = state.largest ? Math.abs(E - state.base) / state.largest : 0;
     return E;
   }
@@ -227,7 +227,7 @@ function setUpLive(app) {
   slider("world", "gravity", { low: 0, high: 2.5 * weight, value: Math.hypot(...spec.gravity), label: (g) => `${round(g)} ${length}/${time}²`,
     set: (g) => { x.gravities.set(up.clone().multiplyScalar(-g).toArray()); disturbed(); } });
   slider("world", "damping", { low: 0, high: 1, value: 0, label: (d) => round(spec.damping * d ** 2, 2), set: (d) => { machine.setDamping(spec.damping * d ** 2); disturbed(); } });
-  slider("world", "speed", { low: 0.05, high: 2, value: 1, label: (s) => `${s.toFixed(2)} x`, set: (s) => { state.speed = s; } });
+  slider("world", "speed", { low: 0.05 * pace, high: 2 * pace, value: pace, label: (s) => `${round(s, 2)} x`, set: (s) => { state.speed = s; } });
   const method = choice("world", "method", spec.methods, (name) => { state.method = name; disturbed(); });
   method.value = spec.method;
   element("world").querySelector("div").insertAdjacentHTML("beforeend", "<small>Drag a body to pull it. Double-click one to pin it there (an orange ball), or to let it go.</small>");
@@ -243,7 +243,7 @@ function setUpLive(app) {
 
   const root = new THREE.Vector3(), before = new THREE.Vector3();
   app.frame = (seconds) => {
-    state.debt = Math.min(state.debt + (state.playing ? Math.min(seconds, FRAME) * state.speed : 0), FRAME);
+    state.debt = Math.min(state.debt + (state.playing ? Math.min(seconds, FRAME) * state.speed : 0), FRAME * pace);
     const began = performance.now();
     let count = 0;
     while (state.debt >= h && performance.now() - began < MOST_COMPUTING) { step(1); state.debt -= h; count++; }
@@ -255,7 +255,7 @@ function setUpLive(app) {
     }
     if (state.frames % 10 === 1) {
       const change = spec.conservative && !machine.pulls.size ? ` · energy drift ${state.drift && state.drift.toExponential(0)}` : "";
-      element("clock").textContent = `${state.t.toFixed(1)} ${time} · dynamics ${state.computing.toFixed(1)} ms per frame${change}`;
+      element("clock").textContent = `${pace === 1 ? state.t.toFixed(1) : round(state.t)} ${time} · dynamics ${state.computing.toFixed(1)} ms per frame${change}`;
     }
     if (count || state.frames < 3) show();
     if (data.moving) {

@@ -49,7 +49,9 @@ UNPACK = """<script>(async () => {
   const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   document.open(); document.write(text); document.close();
 })()</script>"""  # runs in the frame
+POINT = 0.1  # reach of a machine that is all at one point
 EYE = 3.3  # distance of the eye, in radii of the scene
+SWINGS = 0.02, 3.0  # s: machines that swing faster or more slowly are shown in slow motion or time lapse
 COVERED = 0.4  # of the bodies have shapes, where links between joints are not drawn
 SAMPLES = 50  # configurations that say where a machine can get to
 MOST_GHOSTS = 30  # trajectories beside the first
@@ -212,12 +214,13 @@ def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Sc
     pins = [_pin(model, start)] if floating(model) else []
     if pins and not force_list(forces):  # a rag doll
         forces = resistance(model)
-    law = moving(model, forces)
     weight, mass, reach = float(np.linalg.norm(model.gravity)), float(model.mass.sum()), data["reach"]
+    swing = np.sqrt(reach / max(weight, 1.0))
+    law = moving(model, forces, pace=float(swing / np.clip(swing, *SWINGS)))
     scale = mass * max(weight, 1.0) * reach
     data["machine"] = law | _start(model, start) | {
         "mass": mass, "weight": mass * max(weight, 1.0), "gravity": model.gravity.tolist(), "pins": pins,
-        "damping": 0.3 * scale * np.sqrt(reach / max(weight, 1.0)), "paused": False,
+        "damping": 0.3 * scale * swing, "paused": False,
     }  # fmt: skip
     tips = [{"body": i, "point": p.tolist()} for i, p in _tips(model).items()]
     return Scene(model, data | _view_of(_live_stage(model, start), _up(model)) | {
@@ -267,7 +270,7 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
         points = np.concatenate([_seen(poses[0], body, points) for body, points in corners.items()])
         low, high = points.min(axis=0), points.max(axis=0)
         center, floor = (low + high) / 2, float((points @ _up(model)).min())
-        spread = max(float(np.linalg.norm(high - low)) / 2, 1e-3)
+        spread = float(np.linalg.norm(high - low)) / 2 or reach
     own = {"bodies": _bodies(model, tips, reach), "poses": floats(packed), **drawn, "missing": missing}
     own |= {"moving": None if root is None else {"body": root}, "withLinks": not with_shapes}
     return own | _around(model, t, traces, (center, spread, floor))
@@ -407,7 +410,7 @@ def _reach(model: Model) -> float:
     far = np.linalg.norm(model.p, axis=1)
     for i, parent in enumerate(model.parent.tolist()):
         far[i] += far[parent] if parent >= 0 else 0.0
-    return float(max((far + 2 * np.linalg.norm(model.com, axis=1)).max(), 0.1))
+    return float((far + 2 * np.linalg.norm(model.com, axis=1)).max()) or POINT
 
 
 def _radius(model: Model, reach: float) -> float:

@@ -74,6 +74,11 @@ def plot_trajectory(run: Trajectory, path: str | Path | None = None, quantities:
     chosen("units", units, ("deg", "rad"))
     for name in quantities:
         chosen("a quantity of plot", name, QUANTITIES)
+    if np.ndim(run.q) > 2:
+        one = "Trajectory(run.model, run.t, run.q[0], run.v[0])"
+        raise ArgumentError(f"a plot shows one trajectory, not {np.shape(run.q)[:-2]}; {one} is the first of a batch")
+    run._need(*(name for name in quantities if name in ("a", "tau")))
+    run = run if run.a is not None else run.motion()
     with style(theme):
         t, rows = _smooth(run, quantities)
         panels = [panel for name in quantities if name != "energy" for panel in panels_of(run.model, name, joints)]
