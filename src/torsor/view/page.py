@@ -230,7 +230,8 @@ def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Sc
 
 
 def _subtitle(model: Model, seconds: float = 0.0) -> str:
-    words = [f"{model.n} bodies, {model.nv} degrees of freedom", f"{seconds:g} {model.units.time}" if seconds else ""]
+    bodies, freedoms = "body" if model.n == 1 else "bodies", "degree" if model.nv == 1 else "degrees"
+    words = [f"{model.n} {bodies}, {model.nv} {freedoms} of freedom", f"{seconds:g} {model.units.time}" if seconds else ""]
     return ", ".join(filter(None, words))
 
 
@@ -315,17 +316,18 @@ def _view_of(stage: tuple[Array, float, float], up: Array) -> dict[str, Any]:
 
 def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
     """(centre, radius, floor) of where a machine can get to: from random angles of its joints."""
-    some, up = np.tile(q, (SAMPLES, 1)), _up(model)
-    for joint in joint_sliders(model):
+    some, up, sliders = np.tile(q, (SAMPLES, 1)), _up(model), joint_sliders(model)
+    for joint in sliders:
         some[1:, joint["at"]] = np.random.default_rng(joint["at"]).uniform(joint["low"], joint["high"], SAMPLES - 1)
     p = _skeleton(model, some, _tips(model))
-    root = next((i for i in range(model.n) if is_floating(model, i)), None)
-    if root is not None:
-        center = p[0, root]
-        far = float(np.linalg.norm(p - center, axis=-1).max())
-        return center, 0.8 * far, float(center @ up) - 1.02 * far
+    turning = next((i for i in range(model.n) if is_floating(model, i)), None if len(sliders) == model.nq else 0)
+    if turning is not None:  # in all directions, about a base or a first joint
+        center = p[0, turning]
+        far = float(np.linalg.norm(p - center, axis=-1).max()) or _reach(model)
+        return center, far, float(center @ up) - 1.02 * far
     center = (p.min(axis=(0, 1)) + p.max(axis=(0, 1))) / 2
-    return center, float(np.linalg.norm(p - center, axis=-1).max()), float((p @ up).min()) - 0.02 * _reach(model)
+    far = float(np.linalg.norm(p - center, axis=-1).max()) or _reach(model)
+    return center, far, float((p @ up).min()) - 0.02 * _reach(model)
 
 
 def _pillars(model: Model) -> Array:

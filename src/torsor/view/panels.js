@@ -121,7 +121,7 @@ function makeChart(columns, time, seek) { // columns: {quantity: [{name, unit, l
     const ticks = ticksOf(low, high).map(([y, words]) => SVG("line", { x1: 40, x2: 304, y1: Y(y), y2: Y(y), stroke: ink, "stroke-opacity": 0.15 }) + text(37, Y(y) + 3, words));
     const lines = curves.map((c, k) => SVG("polyline", { fill: "none", stroke: css(k), "stroke-width": 1.5, "stroke-dasharray": DASHES[(k + Math.floor(k / PALETTES.light.length)) % DASHES.length], points: c.map((y, i) => (Number.isFinite(y) ? `${X(times[rows[i]]).toFixed(1)},${Y(y).toFixed(1)}` : "")).join(" ") }));
     const cursor = now === null ? "" : SVG("line", { x1: X(now), x2: X(now), y1: 6, y2: 114, stroke: ink, "stroke-width": 1 });
-    svg.innerHTML = [...ticks, ...lines, cursor, text(40, 125, `${round(t0)} ${time}`, "start"), text(304, 125, `${round(t1)} ${time}`)].join("");
+    svg.innerHTML = [...ticks, ...lines, cursor, text(40, 125, `${round(t0)} ${time}`, "start"), times.length > 1 ? text(304, 125, `${round(t1)} ${time}`) : ""].join("");
     element("legend").innerHTML = `<span>${shownUnit(own[0].unit)}:</span>` + own.map((x, k) => `<span style="color:${css(k)}">${escaped(x.name)}</span>`).join("");
   }
   const changed = new Set();
