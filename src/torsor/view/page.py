@@ -230,8 +230,8 @@ def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Sc
 
 
 def _subtitle(model: Model, seconds: float = 0.0) -> str:
-    bodies, freedoms = "body" if model.n == 1 else "bodies", "degree" if model.nv == 1 else "degrees"
-    words = [f"{model.n} {bodies}, {model.nv} {freedoms} of freedom", f"{seconds:g} {model.units.time}" if seconds else ""]
+    words = [f"{model.n} {'body' if model.n == 1 else 'bodies'}", f"{model.nv} degree{'s' * (model.nv > 1)} of freedom"]
+    words.append(f"{seconds:g} {model.units.time}" if seconds else "")
     return ", ".join(filter(None, words))
 
 
