@@ -10,12 +10,12 @@ import numpy as np
 from contenders import State, states
 from harness import Claim, Contender, Report, progress, race
 from long_chain import coil
-from plot import FIGURES
+from plot import FIGURES, plain_axis
 
 import torsor as ts
 from torsor.parallel.chain import RUN
 from torsor.parallel.solver import Solver, schedule
-from torsor.view.style import BLUE, GREY
+from torsor.view.style import BLUE, GREY, style
 
 LONG = 100_000
 ACCURACY = 20_000  # links, for which the steps are also interpreted in 80-bit numbers
@@ -116,19 +116,20 @@ def _lengths() -> list[Claim]:
         paths.append(s.critical_path)
         chains.append(s.longest_chain)
     progress("")
-    figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
-    sweeps = [joint * n for n in LENGTHS]
-    panel.loglog(LENGTHS, sweeps, "o-", color=GREY, label="sweeps, one joint after the other")
-    panel.loglog(LENGTHS, paths, "o-", color=BLUE, label="levels, a processor a lane")
-    panel.loglog(LENGTHS, chains, "o--", color=BLUE, label="levels, any number of processors")
-    panel.set_xlabel("links")
-    panel.set_ylabel("operations on the longest path")
-    panel.grid(which="both", alpha=0.2)
-    panel.legend()
-    panel.set_title("Forward dynamics of one chain of revolute joints", fontsize=10)
-    FIGURES.mkdir(parents=True, exist_ok=True)
-    figure.savefig(FIGURES / "critical_path.png", dpi=150)
-    plt.close(figure)
+    with style():
+        figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
+        sweeps = [joint * n for n in LENGTHS]
+        panel.loglog(LENGTHS, sweeps, "o-", color=GREY, label="sweeps, one joint after the other")
+        panel.loglog(LENGTHS, paths, "o-", color=BLUE, label="levels, one processor per lane")
+        panel.loglog(LENGTHS, chains, "o--", color=BLUE, label="levels, any number of processors")
+        panel.set_xlabel("links")
+        panel.set_ylabel("operations on the longest path")
+        plain_axis(panel.xaxis)
+        panel.legend()
+        panel.set_title("Forward dynamics of one chain of revolute joints", loc="left")
+        FIGURES.mkdir(parents=True, exist_ok=True)
+        figure.savefig(FIGURES / "critical_path.png", dpi=150)
+        plt.close(figure)
     return [
         Claim(f"n = {n}: critical path of the sweeps over that of the levels", joint * n / path)
         for n, path in zip(LENGTHS, paths)

@@ -120,9 +120,11 @@ def figure(record: dict) -> plt.Figure:
     rows = [Count(**row) for row in record["rows"]]
     figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
     for panel, bias in zip(panels, (False, True)):
-        for name, colour in COLOURS.items():
+        for (name, colour), marker in zip(COLOURS.items(), "os^"):
             chosen = [r for r in rows if r.machine == "general" and r.algorithm == name and r.bias == bias]
-            panel.plot([r.n for r in chosen], [r.total for r in chosen], "o-", color=colour, markersize=3, label=name)
+            panel.plot(
+                [r.n for r in chosen], [r.total for r in chosen], f"{marker}-", color=colour, markersize=3, label=name
+            )
             if not bias:
                 lengths = [n for n in LENGTHS if n > 2]
                 formula = [sum(printed(AUTHORS[name], n)) for n in lengths]

@@ -38,8 +38,9 @@ def bars(record: dict) -> plt.Figure:
     for panel, (case, rows) in zip(panels[:, 0], cases.items()):
         draw_bars(panel, rows)
         panel.set_title(case, loc="left")
-    of_peer = rows[0]["peer"] is not None
-    panels[-1, 0].set_xlabel(f"times as fast as {rows[0]['peer']}" if of_peer else f"time, {rows[0]['unit']}")
+    peers = {rows[0]["peer"] for rows in cases.values()}
+    of_peers = f"times as fast as {peers.pop() if len(peers) == 1 else 'the first of a panel'}"
+    panels[-1, 0].set_xlabel(f"time, {rows[0]['unit']}" if rows[0]["peer"] is None else of_peers)
     titled(figure, record)
     return figure
 
@@ -71,7 +72,8 @@ def plain(x: float) -> str:
 
 def plain_axis(axis: matplotlib.axis.Axis) -> None:
     """Numbers as they are spoken on a logarithmic axis."""
-    axis.set_major_locator(LogLocator(numticks=12))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,), numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}"))
     axis.set_minor_formatter(NullFormatter())
 

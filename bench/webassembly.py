@@ -36,7 +36,7 @@ import llvmlite.binding, matplotlib
 model = ts.zoo.get(*{})
 ts.simulate, model.view
 begin = time.process_time()
-model.view(sys.argv[1], live=True)
+model.view(path=sys.argv[1], live=True)
 print(time.process_time() - begin)
 """
 # a page that is drawn again and again leaves little time: several frames one after the other, without drawing
@@ -166,7 +166,7 @@ def _in_chromium(report: Report, name: str, words: tuple[Any, ...], rounds: int)
     """Until a page is ready in Chromium without a graphics card, and what the dynamics of a frame take there."""
     ready, found = list[float](), dict[str, list[float]]()
     with tempfile.TemporaryDirectory() as folder:
-        path = zoo.get(*words).view(Path(folder) / "page.html", live=True)
+        path = zoo.get(*words).view(path=Path(folder) / "page.html", live=True)
         for _ in range(3):
             with Browser(path) as browser:
                 ready.append(browser.evaluate("performance.getEntriesByName('ready')[0].startTime") / 1e3)

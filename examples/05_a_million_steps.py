@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import torsor as ts
+from torsor.view.style import lines, style
 
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
 picture = sys.argv[2] if len(sys.argv) > 2 else "long_run.png"
@@ -28,19 +29,21 @@ METHODS = {
     "variational": {"method": "variational", "step": STEP},
 }
 
-figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(7, 5), layout="constrained")
-for name, options in METHODS.items():
-    run = ts.simulate(ship, None, v0, steps * STEP, dt=max(1, steps // POINTS) * STEP, **options)
-    energy = np.abs(run.energy / run.energy[0] - 1)
-    p = ts.momentum(ship, run.q, run.v)
-    momentum = np.abs(p - p[0]).max(axis=1) / np.abs(p[0]).max()
-    tenth = len(energy) // 10
-    print(f"{name:18} energy error {energy[:tenth].max():.1e} at first, {energy[-tenth:].max():.1e} at last; "
-          f"momentum {momentum[-tenth:].max():.1e}")  # fmt: skip
-    for axes, error in ((above, energy), (below, momentum)):
-        axes.loglog(run.t[1:] / STEP, np.maximum.accumulate(error)[1:], label=name)
-above.set_ylabel("largest energy error so far")
-below.set_ylabel("largest momentum error so far")
-below.set_xlabel(f"steps of {STEP} s")
-above.legend(frameon=False)
-figure.savefig(picture, dpi=150)
+with style():
+    figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(7, 5), layout="constrained")
+    for (name, options), (colour, dashes) in zip(METHODS.items(), lines()):
+        run = ts.simulate(ship, None, v0, steps * STEP, dt=max(1, steps // POINTS) * STEP, **options)
+        energy = np.abs(run.energy / run.energy[0] - 1)
+        p = ts.momentum(ship, run.q, run.v)
+        momentum = np.abs(p - p[0]).max(axis=1) / np.abs(p[0]).max()
+        tenth = len(energy) // 10
+        print(f"{name:18} energy error {energy[:tenth].max():.1e} at first, {energy[-tenth:].max():.1e} at last; "
+              f"momentum {momentum[-tenth:].max():.1e}")  # fmt: skip
+        for axes, error in ((above, energy), (below, momentum)):
+            so_far = np.maximum.accumulate(error)[1:]
+            axes.loglog(run.t[1:] / STEP, so_far, color=colour, linestyle=dashes, label=name)
+    above.set_ylabel("largest relative energy error so far")
+    below.set_ylabel("largest relative momentum error so far")
+    below.set_xlabel(f"steps of {STEP} s")
+    above.legend()
+    figure.savefig(picture, dpi=150)

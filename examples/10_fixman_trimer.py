@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import torsor as ts
+from torsor.view.style import BLUE, ORANGE, style
 
 KT, MOLECULES, DRAWS, STEPS, STEP = 1.0, 4000, 160, 4, 0.05
 
@@ -64,12 +65,17 @@ rng = np.random.default_rng(0)
 x = np.linspace(-1, 1, 201)
 rigid = np.sqrt(4 - x**2)
 curves = {"rigid bonds": rigid / np.trapezoid(rigid, x), "rigid bonds and Fixman's force": np.full_like(x, 0.5)}
-figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-for panel, (name, density), corrected in zip(panels, curves.items(), (False, True)):
-    heights, edges, _ = panel.hist(sample(corrected, rng), bins=16, range=(-1, 1), density=True, color="#bcd4e6")
-    panel.plot(x, density, color="#1b6ca8")
-    panel.set(title=name, xlabel=r"$\cos\theta$", ylim=(0.42, 0.54))
-    error = np.abs(heights / np.interp((edges[1:] + edges[:-1]) / 2, x, density) - 1)
-    print(f"{name:32} histogram and closed form differ by {error.mean():.1%} on average, {error.max():.1%} at most")
-panels[0].set_ylabel("density")
-figure.savefig("fixman_trimer.png", dpi=150)
+with style():
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    for panel, (name, density), corrected in zip(panels, curves.items(), (False, True)):
+        seen = sample(corrected, rng)
+        heights, edges, _ = panel.hist(
+            seen, bins=16, range=(-1, 1), density=True, color=BLUE, alpha=0.4, label="sampled"
+        )
+        panel.plot(x, density, color=ORANGE, label="closed form")
+        panel.set(title=name, xlabel=r"$\cos\theta$", ylim=(0.42, 0.54))
+        error = np.abs(heights / np.interp((edges[1:] + edges[:-1]) / 2, x, density) - 1)
+        print(f"{name:32} histogram and closed form differ by {error.mean():.1%} on average, {error.max():.1%} at most")
+    panels[0].set_ylabel("density")
+    panels[0].legend()
+    figure.savefig("fixman_trimer.png", dpi=150)

@@ -38,12 +38,17 @@ def obj(points, faces):
     return "\n".join(["# comment", "", *lines]).encode()
 
 
+def msh(points, faces):
+    count = struct.pack("<4i", len(points), 1, 0, len(faces))
+    return count + points.astype("<f4").tobytes() + bytes(12) + faces.astype("<i4").tobytes()
+
+
 def volume(mesh):
     a, b, c = (mesh.vertices[mesh.triangles[:, k]] for k in range(3))
     return np.einsum("ij,ij->i", a, np.cross(b, c)).sum() / 6
 
 
-@pytest.mark.parametrize(("suffix", "write"), [(".stl", binary_stl), (".STL", text_stl), (".obj", obj)])
+@pytest.mark.parametrize(("suffix", "write"), [(".stl", binary_stl), (".STL", text_stl), (".obj", obj), (".msh", msh)])
 def test_a_tetrahedron_is_read(tmp_path, suffix, write):
     path = tmp_path / f"t{suffix}"
     path.write_bytes(write(CORNERS, FACES))
@@ -79,6 +84,9 @@ def test_other_formats_by_trimesh(tmp_path, suffix):
         ("a.obj", b"v 1 2 3\nf 1 2 9\n"),
         ("a.obj", b"f a b c\n"),
         ("a.obj", b"v nan 0 0\nv 0 0 1\nv 0 1 0\nf 1 2 3\n"),
+        ("a.msh", b"abc"),
+        ("a.msh", msh(CORNERS, FACES)[:-1]),
+        ("a.msh", msh(CORNERS, FACES + 1)),
         ("a.dae", b"<?xml version='1.0'?><x/>"),
         ("a.glb", b"glTF"),
         ("a.txt", b"solid"),

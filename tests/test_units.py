@@ -9,7 +9,7 @@ from torsor.cli import main
 from torsor.formats import binary
 from torsor.model.extras import Extras
 from torsor.model.units import Units
-from torsor.view.plots import coordinate_units, force_units
+from torsor.view.plots import axis_labels
 
 WORDS = "amu, nm, ps"
 
@@ -35,8 +35,8 @@ def test_files_keep_units(tmp_path):
 
 def test_plots_and_tables_show_them(capsys, tmp_path):
     model = zoo.random_chain(3, joints=("prismatic", "revolute")).with_extras(Extras(units=WORDS))
-    assert set(coordinate_units(model)) == {"nm", "rad"}
-    assert set(force_units(model)) == {"kJ/mol/nm", "kJ/mol"}
+    assert set(axis_labels(model, "q")) == {"position, nm", "angle, rad"}
+    assert set(axis_labels(model, "tau")) == {"force, kJ/mol/nm", "torque, kJ/mol"}
     run = ts.simulate(model, np.zeros(3), duration=0.1)
     words = [x for ax in run.plot().axes for x in (ax.get_xlabel(), ax.get_ylabel(), ax.get_title(loc="left"))]
     assert "time, ps" in words

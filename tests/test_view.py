@@ -26,7 +26,7 @@ from torsor.formats import binary
 from torsor.lie import quaternion_to_matrix
 from torsor.view import page as view_page
 from torsor.view import tube as view_tube
-from torsor.view.plots import coordinate_units, panels_of, plot_trajectory
+from torsor.view.plots import axis_labels, panels_of, plot_trajectory
 from torsor.view.tube import MOST_TRACES
 
 # the page keeps poses in single precision
@@ -133,8 +133,8 @@ def test_panels_carry_names_and_units(falling):
     turns, slides, energy, drift = figure.axes
     assert [turns.get_ylabel(), slides.get_ylabel()] == ["angle, deg", "position, m"]
     assert [text.get_text() for text in turns.texts] == ["link1", "link2", "link4", "link5", "link6"]
-    assert [energy.get_ylabel(), drift.get_title(loc="left")[:12]] == ["energy, J", "energy drift"]
-    assert coordinate_units(zoo.humanoid())[:8] == ["m"] * 3 + ["–"] * 4 + ["rad"]
+    assert [energy.get_ylabel(), drift.get_title(loc="left")[:12]] == ["energy, J", "change of th"]
+    assert axis_labels(zoo.humanoid(), "q")[:8] == ["position, m"] * 3 + ["quaternion"] * 4 + ["angle, rad"]
     np.testing.assert_allclose(slides.lines[0].get_ydata()[-1], falling.q[-1, 2])
     np.testing.assert_allclose(turns.lines[1].get_ydata()[-1], np.degrees(falling.q[-1, 1]))
     plain = falling.plot(["q", "v", "tau"], joints=["link2", 3], units="rad")

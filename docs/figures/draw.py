@@ -15,10 +15,9 @@ from matplotlib.figure import Figure
 from scipy.linalg import solve_continuous_are
 
 import torsor as ts
+from torsor.view.style import BLUE, GREEN, GREY, ORANGE, lines, style
 
 FOLDER = Path(__file__).parent
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7f7f7f"
-plt.rcParams |= {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
 
 
 # Concepts ----------------------------------------------------------------------------------------------------
@@ -82,13 +81,16 @@ def methods() -> Figure:
         end = run.run(2.0).q[-1]
         return run.stepper.evaluations, float(np.abs(end - exact).max())
 
-    for name, style in (("dopri5", "o-"), ("dop853", "s-"), ("abm", "^-"), ("esdirk4", "v-"), ("radau", "d-")):
-        points = [measured(name, rtol=rtol, atol=rtol / 1e3) for rtol in 10.0 ** -np.arange(3, 11)]
-        ax.loglog(*np.transpose(points), style, label=name, markersize=4)
-    for name, style in (("rk4", "o--"), ("verlet", "s--"), ("semi-implicit", "^--")):
-        steps = np.geomspace(1e-2, 2e-4, 5)
-        points = [(round(2.0 / h) * (4 if name == "rk4" else 1), measured(name, step=float(h))[1]) for h in steps]
-        ax.loglog(*np.transpose(points), style, label=name, markersize=4)
+    adaptive = {
+        name: [measured(name, rtol=rtol, atol=rtol / 1e3) for rtol in 10.0 ** -np.arange(3, 11)]
+        for name in ("dopri5", "dop853", "abm", "esdirk4", "radau")
+    }
+    fixed = {
+        name: [(round(2.0 / h) * calls, measured(name, step=float(h))[1]) for h in np.geomspace(1e-2, 2e-4, 5)]
+        for name, calls in (("rk4", 4), ("verlet", 1), ("semi-implicit", 1))
+    }
+    for (name, points), (colour, dashes), marker in zip((adaptive | fixed).items(), lines(), "os^vdos^"):
+        ax.loglog(*np.transpose(points), color=colour, linestyle=dashes, marker=marker, label=name, markersize=4)
     ax.set_xlabel("evaluations of the dynamics")
     ax.set_ylabel("error of q after 2 s, rad")
     ax.legend(ncols=2, fontsize=8)
@@ -183,9 +185,10 @@ FIGURES = {f.__name__: f for f in (frames, tangent, methods, double_pendulum, ca
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or [*FIGURES, "moving"]:
-        if name == "moving":
-            moving(FOLDER / "moving.gif")
-            continue
-        FIGURES[name]().savefig(FOLDER / f"{name}.png", dpi=150)
-        print(f"{name}.png")
+    with style():
+        for name in sys.argv[1:] or [*FIGURES, "moving"]:
+            if name == "moving":
+                moving(FOLDER / "moving.gif")
+                continue
+            FIGURES[name]().savefig(FOLDER / f"{name}.png", dpi=150)
+            print(f"{name}.png")

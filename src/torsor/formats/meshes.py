@@ -1,4 +1,4 @@
-"""Triangle meshes: STL and OBJ are read here, DAE, GLB, GLTF and PLY by trimesh (extra `meshes`).
+"""Triangle meshes: STL, OBJ and MuJoCo's MSH are read here, DAE, GLB, GLTF and PLY by trimesh (extra `meshes`).
 
 A mesh for a page is made small: vertices that coincide are merged, and a mesh of very many triangles is thinned by
 snapping its vertices to a grid (vertex clustering, Rossignac & Borrel 1993).
@@ -40,14 +40,14 @@ class Mesh(NamedTuple):
 def read(path: str | Path) -> list[Mesh]:
     """The meshes of a file, one for each of its colours."""
     suffix = Path(path).suffix.lower()
-    if suffix not in (".stl", ".obj", *BY_TRIMESH):
-        raise ModelError(f"{path}: no mesh that torsor can draw; it reads .stl, .obj, {', '.join(BY_TRIMESH)}")
+    if suffix not in (*OWN, *BY_TRIMESH):
+        raise ModelError(f"{path}: no mesh that torsor can draw; it reads {', '.join((*OWN, *BY_TRIMESH))}")
     if suffix in BY_TRIMESH and Path(path).stat().st_size > MOST_BYTES:
         raise ModelError(f"{path}: a mesh of more than {MOST_BYTES >> 20} MB is not drawn")
     try:
         if suffix in BY_TRIMESH:
             return _by_trimesh(path)
-        meshes = [(_stl if suffix == ".stl" else _obj)(read_whole(path, ModelError, most=MOST_BYTES))]
+        meshes = [OWN[suffix](read_whole(path, ModelError, most=MOST_BYTES))]
     except (ValueError, IndexError, OverflowError) as error:
         raise ModelError(f"{path}: the mesh cannot be read: {error}") from None
     return [_checked(path, mesh) for mesh in meshes]
@@ -91,9 +91,27 @@ def _obj(content: bytes) -> Mesh:
             corner = [k - 1 if k > 0 else len(vertices) + k for k in corner]
             triangles += [(corner[0], corner[i], corner[i + 1]) for i in range(1, len(corner) - 1)]
     points, faces = np.array(vertices, dtype=np.float64).reshape(-1, 3), np.array(triangles, dtype=int).reshape(-1, 3)
+    return _within(points, faces)
+
+
+def _msh(content: bytes) -> Mesh:
+    """How many corners, normals, texture coordinates and faces; then these."""
+    corners, normals, textures, faces = np.frombuffer(content, "<i4", 4).tolist()
+    begin = 16 + 4 * (3 * corners + 3 * normals + 2 * textures)
+    if min(corners, normals, textures, faces) < 0 or len(content) != begin + 12 * faces:
+        raise ValueError("its size does not fit the numbers at its beginning")
+    points = np.frombuffer(content, "<f4", 3 * corners, 16).reshape(-1, 3)
+    return _within(points.astype(np.float64), np.frombuffer(content, "<i4", 3 * faces, begin).reshape(-1, 3))
+
+
+def _within(points: Array, faces: Array) -> Mesh:
+    """A mesh whose faces name corners that are there."""
     if len(faces) and not 0 <= faces.min() <= faces.max() < len(points):
         raise ValueError("a face names a vertex that is not there")
     return Mesh(points, faces)
+
+
+OWN = {".stl": _stl, ".obj": _obj, ".msh": _msh}
 
 
 def _by_trimesh(path: str | Path) -> list[Mesh]:

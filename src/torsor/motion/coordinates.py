@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torsor.backends.pointwise import compile_pointwise
 from torsor.linalg import Scalar, Vec
-from torsor.model.joints import JOINTS, METRE, Joint
+from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
 
 Array = NDArray[Any]
@@ -128,9 +128,3 @@ def names_of(model: Model, what: str) -> list[str]:
     """A name for each entry of q ("coordinates") or v ("velocities"): the body's, and the joint's if it has several."""
     labels = [[f".{name}" if name else "" for name, _ in getattr(joint, what)] for joint in JOINTS]
     return [body + label for body, code in zip(model.names, model.joint) for label in labels[code]]
-
-
-def units_of(model: Model, what: str) -> list[str]:
-    """The unit of each entry of q ("coordinates"), or of the quantity whose rate v is ("velocities")."""
-    known = {METRE: model.units.length}
-    return [known.get(unit, unit) for code in model.joint for _, unit in getattr(JOINTS[code], what)]

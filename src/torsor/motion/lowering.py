@@ -30,7 +30,7 @@ from torsor.compiler.tape import Code, Expr, Tape
 from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.compiler.trace import outputs_on, symbols
 from torsor.dynamics.calls import program_for
-from torsor.dynamics.methods import COUPLED, MOST_COUPLED
+from torsor.dynamics.methods import COUPLED
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.linalg import Scalar
@@ -45,6 +45,7 @@ Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 Move = Callable[[Plant, Scalars, Scalars, Scalar], Any]
 
+MOST_MOVED = 64  # freedoms of a machine with couplings, whose forward dynamics is straight-line code: 44 take 2 s
 MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, for its step to be straight-line code
 # Of a piece that is compiled. Rows of many numbers take long to compile: 1000 in and 800 out take 5 s.
 MOST_OPERATIONS, MOST_NUMBERS = 15_000, 800
@@ -124,9 +125,9 @@ class Step(NamedTuple):
     def algorithm(self) -> Algorithm:
         """The forward dynamics: sweeps, or the projected equations of coupled joints."""
         model = self.model
-        if model.couplings and model.nv > MOST_COUPLED:
+        if model.couplings and model.nv > MOST_MOVED:
             raise ArgumentError(
-                f"joints that follow others are moved for {MOST_COUPLED} freedoms at most, not {model.nv}"
+                f"joints that follow others are moved for {MOST_MOVED} freedoms at most, not {model.nv}"
             )
         if "pulls" in self.law.load_names:
             return pulls.forward_dynamics_coupled if model.couplings else pulls.forward_dynamics

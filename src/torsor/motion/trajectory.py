@@ -577,23 +577,31 @@ class Trajectory:
         return page.inline(self) if self.a is not None and np.ndim(self.q) == 2 else None
 
     def motion(self) -> Trajectory:
-        """Complete configurations to whole rows, for what needs velocities, such as the page.
+        """Add the velocities and accelerations that were not kept, for what needs them, such as the page.
 
-        Velocities are those of straight lines from row to row; accelerations and torques are zero.
+        Velocities are those of straight lines from row to row, accelerations those of straight lines from one velocity
+        to the next.
 
         Returns
         -------
         run : Trajectory
-            With q, v, a and tau.
+            With q, v and a, and with torques if they were kept.
         """
         self._need("q")
-        q, v = self.q, np.zeros((len(self), self.model.nv))
-        if len(self) > 1:
-            v[1:] = self.model.difference(q[:-1], q[1:]) / np.maximum(np.diff(self.t), 1e-300)[:, None]
-            v[0] = v[1]
-            v[1:-1] = (v[1:-1] + v[2:]) / 2
-        still = np.zeros_like(v)
-        return Trajectory(self.model, self.t, q, v, still, still, self.about)
+        steps = np.maximum(np.diff(self.t), 1e-300)[:, None]
+        v = self.v
+        if v is None:
+            v = _at_rows(self.model.difference(self.q[:-1], self.q[1:]) / steps, len(self))
+        return Trajectory(
+            self.model, self.t, self.q, v, _at_rows(np.diff(v, axis=0) / steps, len(self)), self.tau, self.about
+        )
+
+
+def _at_rows(between: Array, rows: int) -> Array:
+    """Rates at rows, from those between them."""
+    if rows < 2:
+        return np.zeros((rows, between.shape[1]))
+    return np.concatenate([between[:1], (between[1:] + between[:-1]) / 2, between[-1:]])
 
 
 def header(model: Model, about: dict[str, Any], columns: Sequence[str] | None = None) -> dict[str, Any]:

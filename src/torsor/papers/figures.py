@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.motion.tables import write_csv
-from torsor.view.style import BLUE, GREEN, GREY, ORANGE, save, style
+from torsor.view.style import lines, save, style
 
-COLOURS = (GREY, ORANGE, BLUE, GREEN)
+MARKERS = "os^vd"
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 400)  # the figures of Lee et al. end at 400
 ROUNDS, SAMPLE = 7, 1e-3  # of a timing, and how long one lasts at least, in seconds
 
@@ -53,9 +53,9 @@ def time_against_n(path: Path, title: str, solvers: Mapping[str, Callable[[int],
     """Plot over n the shortest of a few times: solvers[name](n) prepares a call, and only that call is timed."""
     times = {name: shortest([solver(n) for n in SIZES]) for name, solver in solvers.items()}
     with panels(path) as (axes,):
-        for (name, seconds), colour in zip(times.items(), COLOURS):
-            axes.loglog(SIZES, 1e3 * seconds, "o-", color=colour, label=name)
-        axes.set(title=title, xlabel="n", ylabel="ms")
+        for (name, seconds), (colour, dashes), marker in zip(times.items(), lines(), MARKERS):
+            axes.loglog(SIZES, 1e3 * seconds, color=colour, linestyle=dashes, marker=marker, label=name)
+        axes.set(title=title, xlabel="n", ylabel="time per solve, ms")
         axes.legend()
     write_data(path, {"n": SIZES, **{f"{name} (s)": seconds for name, seconds in times.items()}})
     return path

@@ -22,8 +22,9 @@ from torsor.linalg import sin
 from torsor.model.model import Model
 from torsor.motion.brownian import brownian
 from torsor.papers import arithmetic
-from torsor.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
+from torsor.papers.figures import exponent, panels, shortest, time_against_n, write_data
 from torsor.papers.rows import AGREES, OURS, Row, identity, misprint, timed
+from torsor.view.style import BLUE, ORANGE
 
 Array = NDArray[Any]
 
@@ -317,8 +318,8 @@ def figures(folder: Path) -> Iterator[Path]:
     with panels(path, 2, (7.0, 3.0)) as both:
         for axes, corrected, name in zip(both, (False, True), ("rigid bonds", "with Fixman's correction")):
             counts = np.histogram(bend(corrected).ravel(), edges, density=True)[0]
-            axes.bar(middle, counts, width=0.9 * (edges[1] - edges[0]), color=COLOURS[2], alpha=0.5)
-            axes.plot(fine, bend_weight(fine, corrected), color=COLOURS[1])
+            axes.bar(middle, counts, width=0.9 * (edges[1] - edges[0]), color=BLUE, alpha=0.5)
+            axes.plot(fine, bend_weight(fine, corrected), color=ORANGE)
             axes.set(title=name, xlabel=r"$\theta_2$, rad", ylim=(0, 0.25))
             columns |= {name: counts, f"{name}, closed form": bend_weight(middle, corrected)}
         both[0].set_ylabel("density")

@@ -56,10 +56,10 @@ from torsor.motion.simulation import Simulation, simulate
 from torsor.motion.trajectory import Trajectory
 from torsor.papers import arithmetic
 from torsor.papers import saha_udut as saha
-from torsor.papers.figures import COLOURS, panels, series_data, write_data
+from torsor.papers.figures import MARKERS, panels, series_data, write_data
 from torsor.papers.rows import AGREES, ALONE, CONFLICTS, MISPRINT, OURS, Row, identity, misprint, ours
-from torsor.view.plots import coordinate_units, force_units, small_multiples
-from torsor.view.style import GREY, save, style
+from torsor.view.plots import axis_labels, small_multiples
+from torsor.view.style import GREY, lines, save, style
 
 Array = NDArray[Any]
 
@@ -300,8 +300,8 @@ def _figure_of_steps(path: Path) -> Path:
     """Steps over the tolerance, by method."""
     counts = {method: np.array([sum(tip_steps(method, x)) for x in TOLERANCES]) for method in ACCELERATIONS}
     with panels(path) as (axes,):
-        for (method, count), colour in zip(counts.items(), (COLOURS[2], COLOURS[3], COLOURS[1])):
-            axes.loglog(TOLERANCES, count, "o-", color=colour, label=method)
+        for (method, count), (colour, dashes), marker in zip(counts.items(), lines(), MARKERS):
+            axes.loglog(TOLERANCES, count, color=colour, linestyle=dashes, marker=marker, label=method)
         axes.invert_xaxis()
         axes.set(title="Steps tried, arm with a tip 1e4 times heavier", xlabel="tolerance", ylabel="steps")
         axes.legend(title="accelerations by")
@@ -480,7 +480,7 @@ def figures(folder: Path) -> Iterator[Path]:
     tips = {key: dynamics.body_poses(model, q)[:, -1, :3, 3] for key, q in curves.items()}
     labels, heading = ["$X_1$", "$Y_1$", "$Z_1$"], "End effector of the Stanford arm, forced motion (Fig. 7)"
     series = {key: (TIMES, x) for key, x in tips.items()}
-    small_multiples(series, labels, ["m"] * 3, heading, path, {"figure": path.stem})
+    small_multiples(series, labels, ["position, m"] * 3, heading, path, {"figure": path.stem})
     series_data(path, TIMES, tips, ["X1", "Y1", "Z1"])
     yield path
 
@@ -488,12 +488,12 @@ def figures(folder: Path) -> Iterator[Path]:
 def _figures_of(name: str, folder: Path) -> Iterator[Path]:
     """Figures 4 to 6 of one arm."""
     model, part, title = zoo.get(name), PARTS_OF_FIGURES[name], TITLES[name]
-    labels, units = [f"joint {k + 1}" for k in range(model.nv)], coordinate_units(model)
+    labels, positions = [f"joint {k + 1}" for k in range(model.nv)], axis_labels(model, "q")
     run = forced(name)
 
-    def draw(number: int, what: str, series: dict[str, Array], units: list[str], heading: str, until=0.0) -> Path:
+    def draw(number: int, what: str, series: dict[str, Array], ylabels: list[str], heading: str, until=0.0) -> Path:
         path = folder / f"saha2001_fig{number}_{name}_{what}.png"
-        figure = small_multiples({key: (TIMES, x) for key, x in series.items()}, labels, units, heading)
+        figure = small_multiples({key: (TIMES, x) for key, x in series.items()}, labels, ylabels, heading)
         for axes in figure.axes if until else ():
             axes.axvline(until, color=GREY, lw=0.8, ls=":")
         with style():
@@ -502,12 +502,12 @@ def _figures_of(name: str, folder: Path) -> Iterator[Path]:
         return path
 
     fall = {"": free_fall(name).at(TIMES)[0]}
-    yield draw(4, "free_fall", fall, units, f"Free fall of the {title} (Saha 2001, Fig. 4({part}))")
+    yield draw(4, "free_fall", fall, positions, f"Free fall of the {title} (Saha 2001, Fig. 4({part}))")
     heading = f"Forces and torques for the cycloidal motion of the {title} (Fig. 5({part}))"
-    yield draw(5, "torques", {"": run.tau}, force_units(model), heading)
+    yield draw(5, "torques", {"": run.tau}, axis_labels(model, "tau"), heading)
     series = {"RKF": run.q, "ABM": forced(name, "abm").q, "desired": wanted(name)}
     heading = f"Forced motion of the {title}, tolerance 1e-6 (Fig. 6({part})); dotted: RKF and ABM part by {VISIBLE:g}"
-    yield draw(6, "forced", series, units, heading, agreement(name))
+    yield draw(6, "forced", series, positions, heading, agreement(name))
 
 
 # The runs ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 "use strict";
 
 const GREY = 0x9aa3ad, DARK = 0x66707c;
+const BLACK = 0.035; // of the light is scattered by what files call black; else it has no shape, and vanishes on dark pages
 
 function paintOf(color, opacity = 1) {
   return new THREE.MeshStandardMaterial({ color, roughness: 0.6, metalness: 0.05, transparent: opacity < 1, opacity, depthWrite: opacity === 1 });
@@ -9,7 +10,7 @@ function paintOf(color, opacity = 1) {
 
 function rod(from, to, radius, paint, Kind = THREE.CapsuleGeometry) {
   const a = new THREE.Vector3(...from), along = new THREE.Vector3(...to).sub(a), length = along.length();
-  const shape = Kind === THREE.CapsuleGeometry ? new Kind(radius, length, 6, 16) : new Kind(radius, radius, length, 10);
+  const shape = Kind === THREE.CapsuleGeometry ? new Kind(radius, length, 6, 16) : new Kind(radius, radius, length, 24);
   const mesh = new THREE.Mesh(shape, paint);
   mesh.position.copy(a).addScaledVector(along, 0.5);
   if (length > 0) mesh.quaternion.setFromUnitVectors(new THREE.Vector3(0, 1, 0), along.normalize());
@@ -19,7 +20,7 @@ function rod(from, to, radius, paint, Kind = THREE.CapsuleGeometry) {
 function axesOf(size) { // x red, y green, z blue
   const group = new THREE.Group();
   [[1, 0, 0, 0xd8352b], [0, 1, 0, 0x2e9e4f], [0, 0, 1, 0x2b6cd8]].forEach(([x, y, z, color]) => {
-    group.add(rod([0, 0, 0], [x * size, y * size, z * size], size / 28, new THREE.MeshBasicMaterial({ color }), THREE.CylinderGeometry));
+    group.add(rod([0, 0, 0], [x * size, y * size, z * size], size / 60, new THREE.MeshBasicMaterial({ color }), THREE.CylinderGeometry));
   });
   return group;
 }
@@ -27,7 +28,7 @@ function axesOf(size) { // x red, y green, z blue
 // The colour of a limb; towards its end, lighter and darker by turns, so that its parts are told apart.
 function colorOf(body) {
   const color = new THREE.Color(body.limb < 0 ? GREY : PALETTE[body.limb % PALETTE.length]);
-  return body.place % 2 ? color.lerp(new THREE.Color(0xffffff), 0.28) : color;
+  return body.place % 2 ? color.lerp(new THREE.Color(0xffffff), 0.12) : color;
 }
 
 function makeBodies(data, stage) {
@@ -56,12 +57,12 @@ function makeBodies(data, stage) {
     add("joints", jointOf(body));
     if (body.box) {
       add("inertia", ellipsoid(body.box, color));
-      const ball = new THREE.Mesh(new THREE.SphereGeometry(1.1 * radius, 16, 12), new THREE.MeshBasicMaterial({ color: 0xe69f00, depthTest: false, transparent: true }));
+      const ball = new THREE.Mesh(new THREE.SphereGeometry(0.7 * radius, 16, 12), new THREE.MeshBasicMaterial({ color: 0xe69f00, depthTest: false, transparent: true }));
       ball.position.set(...body.box.center);
       ball.renderOrder = 2;
       add("mass centres", ball);
     }
-    if (body.axis.some((x) => x)) add("axes", rod(body.axis.map((x) => -5 * radius * x), body.axis.map((x) => 9 * radius * x), radius / 4, new THREE.MeshBasicMaterial({ color: 0xcc79a7 }), THREE.CylinderGeometry));
+    if (body.axis.some((x) => x)) add("axes", rod(body.axis.map((x) => -4 * radius * x), body.axis.map((x) => 6 * radius * x), radius / 6, new THREE.MeshBasicMaterial({ color: 0xcc79a7 }), THREE.CylinderGeometry));
     add("frames", axesOf(6 * radius));
     scene.add(group);
     return group;
@@ -87,7 +88,7 @@ function makeBodies(data, stage) {
 
   data.shapes.forEach((spec) => {
     const [r, g, b, opacity] = spec.color, isMesh = spec.shape === "mesh", paint = paintOf(0xffffff, opacity);
-    paint.color.setRGB(r, g, b, "srgb");
+    paint.color.setRGB(r, g, b, "srgb").lerp(new THREE.Color(0xffffff), BLACK);
     paint.flatShading = isMesh;
     paint.side = isMesh ? 2 : 0; // both sides: normals of mesh files point either way
     const mesh = new THREE.Mesh(isMesh ? geometries[spec.mesh] : solid(spec), paint);
@@ -125,21 +126,28 @@ function makeBodies(data, stage) {
 
   scene.traverse((x) => { if (x.isMesh && x.material.isMeshStandardMaterial && x.material.opacity === 1) x.castShadow = x.receiveShadow = true; });
 
-  // ---- names of bodies, beside them ----
-  const names = data.bodies.slice(0, 200).map((body) => {
+  // ---- names of bodies, beside them; of names that would cover each other, the nearest ----
+  const named = data.bodies.slice(0, 200).map(({ name }, i) => ({ name, object: groups[i] }));
+  const names = [...named, { name: "world", object: world }].map(({ name, object }) => {
     const span = document.createElement("span");
-    span.textContent = body.name;
+    span.textContent = name;
     element("labels").append(span);
-    return span;
+    return { span, object, size: null };
   });
   layers.labels.push({ set visible(x) { element("labels").hidden = !x; } });
 
   function placeLabels() {
     if (element("labels").hidden) return;
-    names.forEach((span, i) => {
-      const at = stage.onScreen(groups[i].position);
-      span.style.display = at ? "" : "none";
-      if (at) Object.assign(span.style, { left: `${at[0]}px`, top: `${at[1]}px` });
+    const taken = [], eye = stage.camera.position;
+    names.forEach((name) => { name.far = name.object.position.distanceTo(eye); });
+    names.sort((a, b) => a.far - b.far).forEach((name) => {
+      const at = name.object.visible && stage.onScreen(name.object.position);
+      name.size ||= [name.span.offsetWidth, name.span.offsetHeight];
+      const [w, h] = name.size, isFree = at && !taken.some(([x, y, v]) => x < at[0] + w && at[0] < x + v && Math.abs(y - at[1]) < h);
+      name.span.style.visibility = isFree ? "" : "hidden";
+      if (!isFree) return;
+      taken.push([...at, w]);
+      Object.assign(name.span.style, { left: `${at[0]}px`, top: `${at[1]}px` });
     });
   }
 

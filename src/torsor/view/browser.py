@@ -70,6 +70,8 @@ class Browser:
             self._ask("Emulation.setDeviceMetricsOverride", **size)
             self._ask("Page.navigate", url=f"{Path(page).resolve().as_uri()}#theme={theme}")
             self._wait_for("document.body && document.body.dataset.state")
+            if self.evaluate("document.body.dataset.state") != "ready":
+                raise ArgumentError(self.evaluate("document.getElementById('error').textContent"))
         except BaseException:
             self.close()
             raise

@@ -42,7 +42,8 @@ def joint_sliders(model: Model) -> list[dict[str, Any]]:
         most = TURN if unit == "rad" else SHIFT
         limits = [float(model.lower[v]), float(model.upper[v])]
         low, high = (x if isfinite(x) else side * most for x, side in zip(limits, (-1, 1)))
-        numbers = {"at": at, "low": low, "high": high, "unit": unit, "limited": all(map(isfinite, limits))}
+        shown = _position_units(model)[unit]
+        numbers = {"at": at, "low": low, "high": high, "unit": shown, "limited": all(map(isfinite, limits))}
         result.append({"name": model.joint_names[body], **numbers})
     return result
 
@@ -57,6 +58,11 @@ def torque_sliders(model: Model, scale: float) -> list[dict[str, Any]]:
     return result
 
 
+def _position_units(model: Model) -> dict[str, str]:
+    """The unit of a coordinate as the model states it."""
+    return {RADIAN: RADIAN, METRE: model.units.length}
+
+
 def force_units(model: Model) -> dict[str, str]:
     """The unit of what moves a coordinate, by the unit of the coordinate."""
     return {RADIAN: model.units.torque, METRE: model.units.force}
@@ -65,7 +71,7 @@ def force_units(model: Model) -> dict[str, str]:
 def limits_of(model: Model, body: int) -> list[list[Any]]:
     """[lower, upper, unit] of every freedom of a body that has a limit; None for none."""
     freedoms = range(model.v_start[body], model.v_start[body + 1])
-    units = [unit for _, unit in JOINTS[model.joint[body]].velocities]
+    units = [_position_units(model)[unit] for _, unit in JOINTS[model.joint[body]].velocities]
     pairs = [[float(x) if isfinite(x) else None for x in (model.lower[v], model.upper[v])] for v in freedoms]
     return [[*pair, unit] for pair, unit, v in zip(pairs, units, freedoms) if limited_coordinates(model)[v] >= 0]
 
@@ -81,7 +87,8 @@ def columns(model: Model, with_torques: bool = True) -> dict[str, list[dict[str,
             for i, at, v, unit in single
         ]
 
-    quantities = {"q": rows(0, str), "v": rows(1, lambda unit: f"{unit}/{model.units.time}")} if single else {}
+    position = _position_units(model).__getitem__
+    quantities = {"q": rows(0, position), "v": rows(1, lambda x: f"{position(x)}/{model.units.time}")} if single else {}
     if with_torques and single:
         quantities["tau"] = rows(1, force_units(model).get)
     parts = [{"name": name, "unit": model.units.energy, "limb": ""} for name in ("kinetic", "potential", "sum")]
@@ -90,11 +97,12 @@ def columns(model: Model, with_torques: bool = True) -> dict[str, list[dict[str,
 
 def series(run: Trajectory, t: Array) -> dict[str, str]:
     """The numbers of `columns` at some times; nothing for machines of very many joints."""
-    model, wanted = run.model, columns(run.model)
+    model, wanted = run.model, columns(run.model, run.tau is not None)
     q, v = run.at(t)
     energies = [dynamics.kinetic_energy(model, q, v), dynamics.potential_energy(model, q)]
-    tau = np.stack([np.interp(t, run.t, x) for x in np.asarray(run.tau).T], axis=-1)
-    rows = {"q": q, "v": v, "tau": tau}
+    rows = {"q": q, "v": v}
+    if run.tau is not None:
+        rows["tau"] = np.stack([np.interp(t, run.t, x) for x in np.asarray(run.tau).T], axis=-1)
     found = {"energy": np.stack([*energies, sum(energies)], axis=-1)}
     for name in rows.keys() & wanted.keys():
         found[name] = rows[name][:, [x["at"] for x in wanted[name]]]

@@ -60,8 +60,8 @@ def poses_only(model: Model) -> dict[str, Any]:
     return _data(module, arrays, {"pose": found.part(0, 16 * model.n)})
 
 
-def moving(model: Model, forces: Any = ()) -> dict[str, Any]:
-    """The data of a page in which a machine moves by its equations of motion."""
+def moving(model: Model, forces: Any = (), pace: float = 1.0) -> dict[str, Any]:
+    """The data of a page in which a machine moves by its equations of motion, `pace` times as fast as in life."""
     if model.nv > MOST_FREEDOMS:
         raise ArgumentError(f"a page moves {MOST_FREEDOMS} freedoms at most; {model!r} has {model.nv}")
     batch = ModelBatch(model, gravity=np.stack([model.gravity, model.gravity + 1.0]))  # gravity becomes an input
@@ -71,7 +71,7 @@ def moving(model: Model, forces: Any = ()) -> dict[str, Any]:
     twice = collect(batch, [*force_list(forces), _Hand(2.0)])
     own, module = replace(members(batch), frames=compact(short_frames(model))), Module()
     units = _units(law)
-    arrays = _memory(module, law, _numbers(law, 2 * law.values - twice.values, units))
+    arrays = _memory(module, law, _numbers(law, 2 * law.values - twice.values, units), pace * STEP)
     damping = module.array(_numbers(law, twice.values, units) - _numbers(law, law.values, units))
     bodies = module.export("bodies", _kernel(energy.bodies, own), {name: arrays[name] for name in "qv"}).out
     outputs = {"pose": bodies.part(0, 16 * model.n), "kinetic": bodies.part(16 * model.n, model.n)}
@@ -81,6 +81,7 @@ def moving(model: Model, forces: Any = ()) -> dict[str, Any]:
     alone = collect(batch, force_list(forces))
     is_stiff = bool(alone.parts or np.any(model.damping) or np.any(model.stiffness))
     chosen = {"methods": list(STEPS), "method": STEPS[is_stiff], "tau": law.constant[0].tolist()}
+    chosen["pace"] = pace
     chosen["conservative"] = not (alone.parts or len(alone.gains))
     return _data(module, {**arrays, "damping": damping}, outputs) | chosen
 
@@ -98,7 +99,7 @@ def _data(module: Module, arrays: Mapping[str, WasmArray], outputs: Mapping[str,
     """What the page reads: the module, and where its arrays are."""
     places = {name: [x.at, prod(x.shape)] for name, x in arrays.items()}
     found = {name: [x.at, prod(x.shape)] for name, x in outputs.items()}
-    return {"module": text(zlib.compress(module.to_bytes(), 9)), "arrays": places, "outputs": found, "step": STEP}
+    return {"module": text(zlib.compress(module.to_bytes(), 9)), "arrays": places, "outputs": found}
 
 
 # ---- what moves by itself ----
@@ -171,14 +172,14 @@ def _numbers(law: Law, values: Array, units: Sequence[_Unit]) -> Array:
     return np.concatenate(found)
 
 
-def _memory(module: Module, law: Law, values: Array) -> dict[str, WasmArray]:
+def _memory(module: Module, law: Law, values: Array, step: float) -> dict[str, WasmArray]:
     """The arrays of a step that the page reads and writes."""
     model = law.model
     state = module.zeros((model.nq + model.nv,))
     return {
         "state": state, "q": state.part(0, model.nq), "v": state.part(model.nq, model.nv),
         "tau": module.array(law.constant.reshape(-1)), "gain": module.array(values),
-        "h": module.array(np.array([STEP])), "external": module.zeros((model.n, 6)),
+        "h": module.array(np.array([step])), "external": module.zeros((model.n, 6)),
         "gravities": module.array(model.gravity),
     }  # fmt: skip
 

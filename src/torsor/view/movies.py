@@ -6,7 +6,8 @@ import io
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from PIL import Image
 
 from torsor.errors import ArgumentError
 from torsor.files import write_whole
-from torsor.validate import chosen, file_path, integer, number
+from torsor.validate import brief, chosen, file_path, integer, number
 from torsor.view.browser import Browser
 from torsor.view.page import Scene, write
 from torsor.view.style import PALETTES
@@ -28,10 +29,14 @@ MOST_PIXELS = 4096  # of a side
 
 def picture(scene: Scene, path: str | Path, t: float | None = None, size: tuple[int, int] = SIZE,
             theme: str = "light") -> Path:  # fmt: skip
-    """Write what a page shows at a time, without its panels, as a .png file."""
+    """Write what a page shows at a time, without title and panels, as a .png file."""
     path = _path(path, (".png",))
+    begin, end = scene.data["times"][0], scene.data["times"][-1]
+    at = begin if t is None else number("t", t)
+    if not begin <= at <= end:
+        raise ArgumentError(f"t must lie in [{begin:g}, {end:g}], where the motion is known, not {at:g}")
     with _bare(scene, size, theme) as browser:
-        return write_whole(path, _frame(browser, scene.data["times"][0] if t is None else number("t", t)))
+        return write_whole(path, _frame(browser, at))
 
 
 def movie(scene: Scene, path: str | Path, fps: float | None = None, speed: float = 1.0,
@@ -58,10 +63,12 @@ def _path(path: Any, kinds: tuple[str, ...]) -> Path:
 
 
 class _bare:
-    """The page of a scene without its panels, in a browser."""
+    """The page of a scene without title and panels, in a browser."""
 
     def __init__(self, scene: Scene, size: tuple[int, int], theme: str) -> None:
         chosen("theme", theme, PALETTES)
+        if not isinstance(size, Sequence) or len(size) != 2:
+            raise ArgumentError(f"size must be (width, height) in pixels, not {brief(size)}")
         width, height = (integer("size", x, least=16, most=MOST_PIXELS) for x in size)
         self._folder = tempfile.TemporaryDirectory(prefix="torsor-picture-")
         try:
@@ -81,7 +88,7 @@ class _bare:
 
 
 def _frame(browser: Browser, t: float) -> bytes:
-    browser.evaluate(f"torsor.seek && torsor.seek({t!r}); torsor.stage.render()")
+    browser.evaluate(f"torsor.seek && torsor.seek({t!r}); torsor.draw()")
     return browser.png()
 
 
@@ -98,8 +105,12 @@ def _mp4(frames: Iterator[bytes], rate: float) -> bytes:
         words = ["ffmpeg", "-loglevel", "error", "-y", "-f", "image2pipe", "-framerate", f"{rate:g}", "-i", "-"]
         words += ["-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2", "-c:v", "libx264", "-pix_fmt", "yuv420p", str(out)]
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdin is not None
         try:
-            _, errors = process.communicate(b"".join(frames))
+            with suppress(BrokenPipeError):  # it says why below
+                for frame in frames:
+                    process.stdin.write(frame)
+            _, errors = process.communicate()
         except BaseException:
             process.kill()
             raise

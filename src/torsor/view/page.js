@@ -4,6 +4,12 @@
 const FRAME = 0.05, MOST_COMPUTING = 12; // s that a frame makes up for at most; ms of dynamics per frame at most
 const MOST_TRAILS = 2; // tips whose paths are shown at first
 const MOST_LOG = 10; // s of a chart of a live machine
+const SHORT = 0.5, LONG = 120, WATCHED = 10; // s: motions that are shorter or longer are played within the third
+
+function fail(words, state) {
+  document.body.insertAdjacentHTML("beforeend", `<div id="error">${escaped(words)}</div>`);
+  document.body.dataset.state = state;
+}
 
 async function openPage() {
   const data = JSON.parse(await inflatedText("scene")), hash = new URLSearchParams(window.location.hash.slice(1));
@@ -12,8 +18,7 @@ async function openPage() {
   try {
     stage = makeStage(data);
   } catch (error) {
-    document.body.insertAdjacentHTML("beforeend", '<div id="error">This browser cannot draw WebGL.</div>');
-    document.body.dataset.state = "no-webgl";
+    fail("This browser cannot draw WebGL.", "no-webgl");
     return;
   }
   const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -24,8 +29,14 @@ async function openPage() {
   const isLive = Boolean(machine && data.machine.arrays.tau);
   const recorded = isLive ? null : makeRecorded(data, stage, bodies, tube);
   const app = { data, stage, bodies, machine, recorded, tube };
-  app.setBare = () => { // for pictures: without panels
-    ["side", "bar", "plots", "missing"].forEach((id) => { element(id).hidden = true; });
+  app.draw = () => {
+    if (tube) tube.draw(false);
+    bodies.placeLabels();
+    stage.render();
+  };
+  app.setBare = () => { // for pictures: without title and panels
+    app.isBare = true;
+    ["title", "side", "bar", "plots"].forEach((id) => { element(id).hidden = true; });
     stage.resize();
     stage.look(new THREE.Vector3(...data.center), new THREE.Vector3(...data.eye));
   };
@@ -36,21 +47,21 @@ async function openPage() {
   else setUpRecorded(app);
   setUpLayers(app);
   setUpMouse(app);
+  if (isNarrow()) document.querySelectorAll("#side details").forEach((part) => { part.open = false; });
   stage.resize();
   stage.look(new THREE.Vector3(...data.center), new THREE.Vector3(...data.eye));
   app.frame(0);
-  stage.render();
+  app.draw();
   document.body.dataset.state = "ready";
   performance.mark("ready");
   document.body.dataset.triangles = stage.renderer.info.render.triangles;
   window.torsor = app;
   let last = performance.now();
   function draw(now) {
+    if (app.isBare) return; // whoever takes pictures draws each
     app.frame(Math.max(0, (now - last) / 1000));
     last = now;
-    if (tube) tube.draw(false);
-    bodies.placeLabels();
-    stage.render();
+    app.draw();
     requestAnimationFrame(draw);
   }
   requestAnimationFrame(draw);
@@ -64,19 +75,21 @@ function setUpLayers({ data, stage, bodies, tube }) {
     else if (name === "labels") element("labels").hidden = true;
   });
   tick("show", "dark", document.documentElement.dataset.theme === "dark", (x) => stage.setTheme(x ? "dark" : "light"));
-  element("show").querySelector("div").insertAdjacentHTML("beforeend", `<div><small>a cell of the ground: ${round(stage.cell)} m</small></div>`);
+  element("show").querySelector("div").insertAdjacentHTML("beforeend", `<div><small>a cell of the ground: ${round(stage.cell)} ${data.units.length}</small></div>`);
 }
 
 // ---- joints: sliders of a machine that can be posed ----
 
 function jointSliders({ data, machine }, set) {
-  return data.joints.map(({ name, at, low, high, unit, limited }) => {
+  const moves = data.joints.map(({ name, at, low, high, unit, limited }) => {
     const s = perUnit(unit), digits = unit === "rad" ? 0 : 3;
     const move = slider("angles", name, { low: low * s, high: high * s, value: machine.x.q[at] * s,
       label: (x) => `${x.toFixed(digits)}${unit === "rad" ? "°" : ` ${unit}`}${limited ? "" : " *"}`,
       set: (x) => { machine.x.q[at] = x / s; machine.obey(); set(); } });
     return () => move(machine.x.q[at] * s);
   });
+  if (data.joints.some((x) => !x.limited)) element("angles").querySelector("div").insertAdjacentHTML("beforeend", "<small>* no limit in the file</small>");
+  return moves;
 }
 
 // ---- a recorded motion, or none ----
@@ -90,7 +103,6 @@ function setUpRecorded(app) {
       machine.x.q.set(data.machine.start);
       const moves = jointSliders(app, show), pose = (q) => { machine.x.q.set(q); show(); moves.forEach((move) => move()); };
       if (data.joints.length) element("angles").open = true;
-      if (data.joints.some((x) => !x.limited)) element("angles").querySelector("div").insertAdjacentHTML("beforeend", "<small>* no limit in the file</small>");
       const names = Object.keys(data.keyframes);
       if (names.length) choice("angles", "pose", names, (name) => pose(data.keyframes[name]));
       show();
@@ -102,13 +114,17 @@ function setUpRecorded(app) {
   element("bar").hidden = false;
   ["step", "reset"].forEach((id) => { element(id).hidden = true; });
   const width = (quantity) => data.columns[quantity].length;
-  const chart = series && makeChart(data.columns, (t) => { setPlaying(false); seek(t); });
+  const chart = series && makeChart(data.columns, data.units.time, (t) => { setPlaying(false); seek(t); });
   const plot = () => chart && chart.draw(data.times, (quantity, r, k) => series[quantity][r * width(quantity) + k], state.t);
   if (chart) chart.changed.add(plot);
+  const whole = end - begin, words = (t, digits) => (whole < 0.1 ? t.toExponential(digits) : t.toFixed(digits));
+  if (whole < SHORT || whole > LONG) { // as long as people watch
+    element("speed").insertAdjacentHTML("beforeend", `<option value="${whole / WATCHED}" selected>${round(whole / WATCHED, 2)} x</option>`);
+  }
   function seek(t) {
     recorded.seek(t);
     element("time").value = state.t;
-    element("clock").textContent = `${state.t.toFixed(3)} / ${end.toFixed(2)} s`;
+    element("clock").textContent = `${words(state.t, 3)} / ${words(end, 2)} ${data.units.time}`;
     plot();
   }
   function setPlaying(playing) {
@@ -144,13 +160,13 @@ function onSpace(action) {
 // ---- a machine that moves by its own equations ----
 
 function setUpLive(app) {
-  const { data, machine, bodies, stage } = app, { x } = machine, spec = data.machine, h = x.h[0];
-  const state = { playing: !spec.paused, speed: 1, method: spec.method, debt: 0, t: 0, frames: 0, computing: 0, base: null, largest: 0, steps: 0 };
+  const { data, machine, bodies, stage } = app, { x } = machine, spec = data.machine, h = x.h[0], { pace } = spec;
+  const state = { playing: !spec.paused, speed: pace, method: spec.method, debt: 0, t: 0, frames: 0, computing: 0, base: null, largest: 0, steps: 0 };
   element("bar").hidden = false;
   ["time", "speed"].forEach((id) => { element(id).hidden = true; });
   const log = [], up = stage.up, trails = makeTrails(app);
 
-  const chart = makeChart(data.columns, null);
+  const chart = makeChart(data.columns, data.units.time, null);
   const columns = { energy: (row) => row.energy, ...Object.fromEntries(["q", "v", "tau"].map((name) => [name, (row) => row[name]])) };
   const plot = () => log.length && chart.draw(log.map((row) => row.t), (quantity, r, k) => columns[quantity](log[r])[k], null);
   chart.changed.add(plot);
@@ -163,7 +179,7 @@ function setUpLive(app) {
     const row = { t: state.t, energy: [T, V, E] };
     ["q", "v", "tau"].forEach((name) => { if (data.columns[name]) row[name] = picked(name); });
     if (!log.length || state.t > log.at(-1).t) log.push(row);
-    while (log[0].t < state.t - MOST_LOG) log.shift();
+    while (log[0].t < state.t - MOST_LOG * pace) log.shift();
     state.drift = state.largest ? Math.abs(E - state.base) / state.largest : 0;
     return E;
   }
@@ -183,7 +199,7 @@ function setUpLive(app) {
     if (!x.state.every(Number.isFinite)) {
       reset();
       setPlaying(false);
-      element("clock").textContent = "the motion diverged";
+      element("clock").textContent = "the motion diverged: more damping or the other method may help";
     }
   }
 
@@ -207,14 +223,14 @@ function setUpLive(app) {
     show();
   }
 
-  const weight = Math.hypot(...spec.gravity) || 9.81;
-  slider("world", "gravity", { low: 0, high: 2.5 * weight, value: Math.hypot(...spec.gravity), label: (g) => `${g.toFixed(1)} m/s²`,
+  const weight = Math.hypot(...spec.gravity) || 9.81, { length, time } = data.units;
+  slider("world", "gravity", { low: 0, high: 2.5 * weight, value: Math.hypot(...spec.gravity), label: (g) => `${round(g)} ${length}/${time}²`,
     set: (g) => { x.gravities.set(up.clone().multiplyScalar(-g).toArray()); disturbed(); } });
   slider("world", "damping", { low: 0, high: 1, value: 0, label: (d) => round(spec.damping * d ** 2, 2), set: (d) => { machine.setDamping(spec.damping * d ** 2); disturbed(); } });
-  slider("world", "speed", { low: 0.05, high: 2, value: 1, label: (s) => `${s.toFixed(2)} x`, set: (s) => { state.speed = s; } });
+  slider("world", "speed", { low: 0.05 * pace, high: 2 * pace, value: pace, label: (s) => `${round(s, 2)} x`, set: (s) => { state.speed = s; } });
   const method = choice("world", "method", spec.methods, (name) => { state.method = name; disturbed(); });
   method.value = spec.method;
-  element("world").querySelector("div").insertAdjacentHTML("beforeend", "<small>Drag a body to pull it; double-click one to pin it there, or to let it go.</small>");
+  element("world").querySelector("div").insertAdjacentHTML("beforeend", "<small>Drag a body to pull it. Double-click one to pin it there (an orange ball), or to let it go.</small>");
   const moves = jointSliders(app, () => { setPlaying(false); x.v.fill(0); machine.pulls.forEach((pull) => { pull.last = null; }); disturbed(); show(); });
   data.drives.forEach(({ name, at, most, unit }) => {
     slider("torques", name, { low: -most, high: most, value: 0, label: (tau) => `${round(tau, 2)} ${unit}`, set: (tau) => { x.tau[at] = spec.tau[at] + tau; disturbed(); } });
@@ -227,7 +243,7 @@ function setUpLive(app) {
 
   const root = new THREE.Vector3(), before = new THREE.Vector3();
   app.frame = (seconds) => {
-    state.debt = Math.min(state.debt + (state.playing ? Math.min(seconds, FRAME) * state.speed : 0), FRAME);
+    state.debt = Math.min(state.debt + (state.playing ? Math.min(seconds, FRAME) * state.speed : 0), FRAME * pace);
     const began = performance.now();
     let count = 0;
     while (state.debt >= h && performance.now() - began < MOST_COMPUTING) { step(1); state.debt -= h; count++; }
@@ -238,8 +254,8 @@ function setUpLive(app) {
       if (element("angles").open) moves.forEach((move) => move());
     }
     if (state.frames % 10 === 1) {
-      const change = spec.conservative && !machine.pulls.size ? ` · energy drift ${state.drift.toExponential(0)}` : "";
-      element("clock").textContent = `${state.t.toFixed(1)} s · ${state.computing.toFixed(1)} ms per frame${change}`;
+      const change = spec.conservative && !machine.pulls.size ? ` · energy drift ${state.drift && state.drift.toExponential(0)}` : "";
+      element("clock").textContent = `${pace === 1 ? state.t.toFixed(1) : round(state.t)} ${time} · dynamics ${state.computing.toFixed(1)} ms per frame${change}`;
     }
     if (count || state.frames < 3) show();
     if (data.moving) {
@@ -326,6 +342,7 @@ function setUpMouse(app) {
     groups[body].updateMatrixWorld();
     machine.hold("hand", body, local(body, point), point.toArray());
     plane.setFromNormalAndCoplanarPoint(stage.camera.getWorldDirection(new THREE.Vector3()), point);
+    canvas.setPointerCapture(event.pointerId); // so that a hand that leaves the window lets go
     stage.controls.enabled = false;
     app.disturbed();
     event.stopImmediatePropagation();
@@ -336,9 +353,13 @@ function setUpMouse(app) {
     Object.assign(tip.style, { display: body >= 0 ? "block" : "none", left: `${event.clientX + 14}px`, top: `${event.clientY + 12}px` });
     if (body >= 0) tip.textContent = data.bodies[body].name;
   });
-  window.addEventListener("pointerup", (event) => {
+  function letGo() {
     if (state && machine.pulls.has("hand")) { machine.release("hand"); app.disturbed(); }
     stage.controls.enabled = true;
+  }
+  window.addEventListener("pointercancel", letGo);
+  window.addEventListener("pointerup", (event) => {
+    letGo();
     const still = pressed && Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) < 4;
     if (still && pressed.body >= 0 && event.target === canvas) {
       cardBody = pressed.body;
@@ -360,4 +381,4 @@ function setUpMouse(app) {
   app.frame = (seconds) => { frame(seconds); if (card) card(groups[cardBody].position); };
 }
 
-openPage();
+openPage().catch((error) => fail(`This page fails: ${error.message}`, "failed"));

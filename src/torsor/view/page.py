@@ -49,7 +49,9 @@ UNPACK = """<script>(async () => {
   const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   document.open(); document.write(text); document.close();
 })()</script>"""  # runs in the frame
+POINT = 0.1  # reach of a machine that is all at one point
 EYE = 3.3  # distance of the eye, in radii of the scene
+SWINGS = 0.02, 3.0  # s: machines that swing faster or more slowly are shown in slow motion or time lapse
 COVERED = 0.4  # of the bodies have shapes, where links between joints are not drawn
 SAMPLES = 50  # configurations that say where a machine can get to
 MOST_GHOSTS = 30  # trajectories beside the first
@@ -144,9 +146,9 @@ def recorded_scene(run: Trajectory) -> Scene:
     run = run if run.v is not None and run.a is not None else run.motion()
     data = scene(run)
     t = np.array(data["times"])
-    if len(t) > 1 and run.tau is not None and data["bodies"]:  # of a tube, curves would cost as much as the page
+    if len(t) > 1 and data["bodies"]:  # of a tube, curves would cost as much as the page
         found = series(run, t)
-        data |= {"columns": columns(run.model), "series": found} if found else {}
+        data |= {"columns": columns(run.model, run.tau is not None), "series": found} if found else {}
     return Scene(run.model, data, run.about)
 
 
@@ -161,7 +163,8 @@ def scene_of_many(runs: Trajectory) -> Scene:
         index = tuple(int(i) for i in np.unravel_index(k, batch))
         machines = runs.batch
         model: Any = runs.model if machines is None else machines[index[len(index) - len(machines.shape) :]]
-        return Trajectory(model, runs.t, q[index], about=runs.about).motion()
+        v = None if runs.v is None else np.asarray(runs.v, float)[index]
+        return Trajectory(model, runs.t, q[index], v, about=runs.about).motion()
 
     return scene_of_members(member, np.arange(int(np.prod(batch))))
 
@@ -211,12 +214,13 @@ def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Sc
     pins = [_pin(model, start)] if floating(model) else []
     if pins and not force_list(forces):  # a rag doll
         forces = resistance(model)
-    law = moving(model, forces)
     weight, mass, reach = float(np.linalg.norm(model.gravity)), float(model.mass.sum()), data["reach"]
+    swing = np.sqrt(reach / max(weight, 1.0))
+    law = moving(model, forces, pace=float(swing / np.clip(swing, *SWINGS)))
     scale = mass * max(weight, 1.0) * reach
     data["machine"] = law | _start(model, start) | {
         "mass": mass, "weight": mass * max(weight, 1.0), "gravity": model.gravity.tolist(), "pins": pins,
-        "damping": 0.3 * scale * np.sqrt(reach / max(weight, 1.0)), "paused": False,
+        "damping": 0.3 * scale * swing, "paused": False,
     }  # fmt: skip
     tips = [{"body": i, "point": p.tolist()} for i, p in _tips(model).items()]
     return Scene(model, data | _view_of(_live_stage(model, start), _up(model)) | {
@@ -226,7 +230,8 @@ def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Sc
 
 
 def _subtitle(model: Model, seconds: float = 0.0) -> str:
-    words = [f"{model.n} bodies, {model.nv} degrees of freedom", f"{seconds:g} {model.units.time}" if seconds else ""]
+    words = [f"{model.n} {'body' if model.n == 1 else 'bodies'}", f"{model.nv} degree{'s' * (model.nv > 1)} of freedom"]
+    words.append(f"{seconds:g} {model.units.time}" if seconds else "")
     return ", ".join(filter(None, words))
 
 
@@ -266,7 +271,7 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
         points = np.concatenate([_seen(poses[0], body, points) for body, points in corners.items()])
         low, high = points.min(axis=0), points.max(axis=0)
         center, floor = (low + high) / 2, float((points @ _up(model)).min())
-        spread = max(float(np.linalg.norm(high - low)) / 2, 1e-3)
+        spread = float(np.linalg.norm(high - low)) / 2 or reach
     own = {"bodies": _bodies(model, tips, reach), "poses": floats(packed), **drawn, "missing": missing}
     own |= {"moving": None if root is None else {"body": root}, "withLinks": not with_shapes}
     return own | _around(model, t, traces, (center, spread, floor))
@@ -298,7 +303,7 @@ def _around(model: Model, t: Array, traces: Array, stage: tuple[Array, float, fl
     return _view_of(stage, up) | {
         "base": _pillars(model).tolist(),
         "times": t.tolist(), "traces": floats(traces), "reach": reach, "radius": _radius(model, reach),
-        "up": up.tolist(), "subtitle": _subtitle(model, t[-1] - t[0]),
+        "up": up.tolist(), "subtitle": _subtitle(model, t[-1] - t[0]), "units": model.units._asdict(),
     }  # fmt: skip
 
 
@@ -311,17 +316,18 @@ def _view_of(stage: tuple[Array, float, float], up: Array) -> dict[str, Any]:
 
 def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
     """(centre, radius, floor) of where a machine can get to: from random angles of its joints."""
-    some, up = np.tile(q, (SAMPLES, 1)), _up(model)
-    for joint in joint_sliders(model):
+    some, up, sliders = np.tile(q, (SAMPLES, 1)), _up(model), joint_sliders(model)
+    for joint in sliders:
         some[1:, joint["at"]] = np.random.default_rng(joint["at"]).uniform(joint["low"], joint["high"], SAMPLES - 1)
     p = _skeleton(model, some, _tips(model))
-    root = next((i for i in range(model.n) if is_floating(model, i)), None)
-    if root is not None:
-        center = p[0, root]
-        far = float(np.linalg.norm(p - center, axis=-1).max())
-        return center, 0.8 * far, float(center @ up) - 1.02 * far
-    low, high = p.min(axis=(0, 1)), p.max(axis=(0, 1))
-    return (low + high) / 2, 0.6 * float(np.max(high - low)), float((p @ up).min()) - 0.02 * _reach(model)
+    turning = next((i for i in range(model.n) if is_floating(model, i)), None if len(sliders) == model.nq else 0)
+    if turning is not None:  # in all directions, about a base or a first joint
+        center = p[0, turning]
+        far = float(np.linalg.norm(p - center, axis=-1).max()) or _reach(model)
+        return center, far, float(center @ up) - 1.02 * far
+    center = (p.min(axis=(0, 1)) + p.max(axis=(0, 1))) / 2
+    far = float(np.linalg.norm(p - center, axis=-1).max()) or _reach(model)
+    return center, far, float((p @ up).min()) - 0.02 * _reach(model)
 
 
 def _pillars(model: Model) -> Array:
@@ -406,7 +412,7 @@ def _reach(model: Model) -> float:
     far = np.linalg.norm(model.p, axis=1)
     for i, parent in enumerate(model.parent.tolist()):
         far[i] += far[parent] if parent >= 0 else 0.0
-    return float(max((far + 2 * np.linalg.norm(model.com, axis=1)).max(), 0.1))
+    return float((far + 2 * np.linalg.norm(model.com, axis=1)).max()) or POINT
 
 
 def _radius(model: Model, reach: float) -> float:

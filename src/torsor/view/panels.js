@@ -47,12 +47,12 @@ function showMissing(words) {
   if (!words.length) return;
   const box = element("missing");
   box.hidden = false;
-  box.querySelector("summary").textContent = `⚠ ${words.length === 1 ? "1 thing is" : `${words.length} things are`} not drawn`;
+  box.querySelector("summary").textContent = "⚠ not everything is drawn";
   box.querySelector("ul").innerHTML = words.map((x) => `<li>${escaped(x)}</li>`).join("");
 }
 
 function showCard(data, i) {
-  const body = data.bodies[i], card = element("card");
+  const body = data.bodies[i], card = element("card"), { mass, length } = data.units;
   const numbers = (x) => x.map((y) => round(y)).join(", ");
   card.hidden = false;
   card.querySelector("summary").textContent = body.name;
@@ -60,23 +60,32 @@ function showCard(data, i) {
   const rows = [
     ["joint", `${escaped(body.label)}, ${body.joint}`],
     ["parent", body.parent < 0 ? "the base" : escaped(data.bodies[body.parent].name)],
-    ["mass", `${round(body.mass, 4)} kg`],
-    ["centre", `${numbers(body.com)} m`],
-    ["inertia", `${numbers(body.moments)} kg m²`],
+    ["mass", `${round(body.mass, 4)} ${mass}`],
+    ["centre", `${numbers(body.com)} ${length}`],
+    ["inertia", `${numbers(body.moments)} ${mass} ${length}²`],
     ...(body.axis.some((x) => x) ? [["axis", numbers(body.axis)]] : []),
     ...limits.map(([low, high, unit]) => ["limits", [low, high].map((x) => (x === null ? "none" : round(x * perUnit(unit), 4))).join(" … ") + ` ${shownUnit(unit)}`]),
     ["frame", `<span id="origin"></span>`],
   ];
   card.querySelector("table").innerHTML = rows.map(([a, b]) => `<tr><td>${a}</td><td>${b}</td></tr>`).join("");
-  return (position) => { element("origin").textContent = `${numbers(position.toArray())} m`; };
+  return (position) => { element("origin").textContent = `${numbers(position.toArray())} ${length}`; };
 }
 
 // ---- charts: curves over time, with a cursor ----
 
-const DASHES = ["", "5 2", "2 2", "7 2 2 2"];
+const DASHES = ["", "5 2", "2 2", "7 2 2 2"]; // as in style.py
 const MOST_CURVES = 8, POINTS = 300;
 
-function makeChart(columns, seek) { // columns: {quantity: [{name, unit, limb}]}
+// Round numbers between two, at most six, and their words.
+function ticksOf(low, high) {
+  const most = Math.max(Math.abs(low), Math.abs(high)), power = 10 ** Math.floor(Math.log10((high - low) / 5));
+  const step = power * [1, 2, 5, 10].find((k) => k * power >= (high - low) / 5), first = Math.ceil(low / step);
+  const digits = Math.min(Math.max(0, Math.round(-Math.log10(power))), 9), far = Math.min(3, Math.floor(Math.log10(most / power)));
+  const words = (y) => (y === 0 ? "0" : most < 1e-3 || most >= 1e5 ? y.toExponential(far) : y.toFixed(digits));
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, k) => (first + k) * step).map((y) => [y, words(y)]);
+}
+
+function makeChart(columns, time, seek) { // columns: {quantity: [{name, unit, limb}]}; the unit of time
   const quantities = Object.keys(columns), select = element("quantity"), limbs = element("limb"), svg = element("chart");
   if (!quantities.length) return null;
   element("plots").hidden = false;
@@ -109,12 +118,11 @@ function makeChart(columns, seek) { // columns: {quantity: [{name, unit, limb}]}
     area = [t0, t1];
     const X = (t) => 40 + 264 * (t - t0) / (t1 - t0), Y = (y) => 112 - 102 * (y - low) / (high - low);
     const text = (x, y, s, anchor = "end") => SVG("text", { x, y, "font-size": 9, fill: ink, "text-anchor": anchor }, s);
-    const ticks = [low, (low + high) / 2, high].map((y) => SVG("line", { x1: 40, x2: 304, y1: Y(y), y2: Y(y), stroke: ink, "stroke-opacity": 0.15 }) + text(37, Y(y) + 3, round(y)));
-    const color = (k) => css(PALETTE[k % PALETTE.length]);
-    const lines = curves.map((c, k) => SVG("polyline", { fill: "none", stroke: color(k), "stroke-width": 1.5, "stroke-dasharray": DASHES[Math.floor(k / PALETTE.length) % DASHES.length], points: c.map((y, i) => (Number.isFinite(y) ? `${X(times[rows[i]]).toFixed(1)},${Y(y).toFixed(1)}` : "")).join(" ") }));
+    const ticks = ticksOf(low, high).map(([y, words]) => SVG("line", { x1: 40, x2: 304, y1: Y(y), y2: Y(y), stroke: ink, "stroke-opacity": 0.15 }) + text(37, Y(y) + 3, words));
+    const lines = curves.map((c, k) => SVG("polyline", { fill: "none", stroke: css(k), "stroke-width": 1.5, "stroke-dasharray": DASHES[(k + Math.floor(k / PALETTES.light.length)) % DASHES.length], points: c.map((y, i) => (Number.isFinite(y) ? `${X(times[rows[i]]).toFixed(1)},${Y(y).toFixed(1)}` : "")).join(" ") }));
     const cursor = now === null ? "" : SVG("line", { x1: X(now), x2: X(now), y1: 6, y2: 114, stroke: ink, "stroke-width": 1 });
-    svg.innerHTML = [...ticks, ...lines, cursor, text(40, 125, `${round(t0)} s`, "start"), text(304, 125, `${round(t1)} s`)].join("");
-    element("legend").innerHTML = `<span>${shownUnit(own[0].unit)}:</span>` + own.map((x, k) => `<span style="color:${color(k)}">${escaped(x.name)}</span>`).join("");
+    svg.innerHTML = [...ticks, ...lines, cursor, text(40, 125, `${round(t0)} ${time}`, "start"), times.length > 1 ? text(304, 125, `${round(t1)} ${time}`) : ""].join("");
+    element("legend").innerHTML = `<span>${shownUnit(own[0].unit)}:</span>` + own.map((x, k) => `<span style="color:${css(k)}">${escaped(x.name)}</span>`).join("");
   }
   const changed = new Set();
   select.addEventListener("change", () => { fillLimbs(); changed.forEach((f) => f()); });

@@ -19,7 +19,6 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.model.names import word_list
-from torsor.motion.coordinates import units_of
 from torsor.validate import chosen, shown
 from torsor.view.limbs import is_floating, limbs
 from torsor.view.style import BLUE, GREEN, ORANGE, Drawing, lines, save, style
@@ -35,6 +34,7 @@ MOST_NUMBERS = 5_000_000  # of all curves together: with very many coordinates, 
 MOST_CURVES = 300  # in one panel; of more coordinates, evenly chosen ones
 FLAT = 0.02  # of the range of the energies: a sum that changes less is drawn on its own
 NEAR = 0.05  # of the range of a joint: its limits are drawn if it comes so close to them
+STILL = 1e-7  # degrees or radians: smaller angles are rounding errors, and are drawn as zero
 APART = 0.085  # of the height of a panel: the least distance of labels
 
 QUANTITIES = ("q", "v", "a", "tau", "energy")
@@ -74,6 +74,11 @@ def plot_trajectory(run: Trajectory, path: str | Path | None = None, quantities:
     chosen("units", units, ("deg", "rad"))
     for name in quantities:
         chosen("a quantity of plot", name, QUANTITIES)
+    if np.ndim(run.q) > 2:
+        one = "Trajectory(run.model, run.t, run.q[0], run.v[0])"
+        raise ArgumentError(f"a plot shows one trajectory, not {np.shape(run.q)[:-2]}; {one} is the first of a batch")
+    run._need(*(name for name in quantities if name in ("a", "tau")))
+    run = run if run.a is not None else run.motion()
     with style(theme):
         t, rows = _smooth(run, quantities)
         panels = [panel for name in quantities if name != "energy" for panel in panels_of(run.model, name, joints)]
@@ -151,6 +156,8 @@ def _draw_panel(ax: Axes, panel: Panel, t: Array, x: Array, units: str, theme: s
         _crowd(ax, t, y, [curve.name for curve in panel.curves])
         return
     _draw_curves(ax, t, y, [curve.name for curve in panel.curves], theme)
+    if panel.unit == ANGLE and panel.quantity == "q" and np.abs(y).max() < STILL:
+        ax.set_ylim(-1, 1)
     for curve, own, (colour, _) in zip(panel.curves, y, lines(theme)):
         _draw_limits(ax, own, scale * curve.limits[0], scale * curve.limits[1], colour)
 
@@ -207,8 +214,8 @@ def _energies(model: Model, q: Array, v: Array) -> list[tuple[str, str, dict[str
     total, most = kinetic + potential, float(kinetic.max())
     parts = [("energy", f"energy, {model.units.energy}", {"kinetic": kinetic, "potential": potential, "sum": total})]
     if most > 0 and np.ptp(total) < FLAT * most:
-        drift = (total - total[0]) / most
-        parts.append(("energy drift, of the greatest kinetic energy", "relative", {"sum": drift}))
+        change = (total - total[0]) / most
+        parts.append(("change of the sum, of the greatest kinetic energy", "energy, relative", {"sum": change}))
     return parts
 
 
@@ -265,19 +272,19 @@ def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figu
 
 
 def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], names: Sequence[str],
-                units: Sequence[str]) -> None:  # fmt: skip
+                ylabels: Sequence[str]) -> None:  # fmt: skip
     """One panel per column of the series, labelled (a), (b), ...; each series (t, x) is a line in it."""
     styles = [(BLUE, "-"), (ORANGE, "--"), (GREEN, ":")]
-    for k, (ax, name, unit) in enumerate(zip(axes, names, units)):
+    for k, (ax, name, ylabel) in enumerate(zip(axes, names, ylabels)):
         for (label, (t, x)), (colour, dash) in zip(series.items(), styles):
             ax.plot(t, x[:, k], dash, color=colour, label=label)
         ax.set_title(f"({chr(ord('a') + k)}) {name}", loc="left")
-        ax.set_ylabel(unit)
+        ax.set_ylabel(ylabel)
         if k == 0 and len(series) > 1:
             ax.legend()
 
 
-def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], units: Sequence[str],
+def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], ylabels: Sequence[str],
                     title: str, path: str | Path | None = None,
                     about: dict[str, Any] | None = None) -> Figure:  # fmt: skip
     """A figure with one panel per column of the series."""
@@ -286,21 +293,18 @@ def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str]
         rows = ceil(len(names) / columns)
         figure = Drawing(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
-        draw_panels(list(axes.flat), series, names, units)
+        draw_panels(list(axes.flat), series, names, ylabels)
         for ax in axes.flat[len(names) :]:
             ax.set_visible(False)
-        for ax in axes[-1]:
+        for ax in axes.flat[max(0, len(names) - columns) : len(names)]:
+            ax.tick_params(labelbottom=True)
             ax.set_xlabel("time, s")
         figure.suptitle(title, fontsize=9)
         return save(figure, path, about)
 
 
-def coordinate_units(model: Model) -> list[str]:
-    """The unit of each entry of q."""
-    return units_of(model, "coordinates")
-
-
-def force_units(model: Model) -> list[str]:
-    """The unit of each entry of tau."""
-    words = model.units
-    return [words.force if unit == words.length else words.torque for unit in units_of(model, "velocities")]
+def axis_labels(model: Model, quantity: str) -> list[str]:
+    """What an axis says for each entry of a quantity."""
+    what = "coordinates" if quantity == "q" else "velocities"
+    words = {unit: text.format(model.units) for unit, text in MEASURES[quantity].items()}
+    return [words[unit] for code in model.joint for _, unit in getattr(JOINTS[code], what)]

@@ -25,11 +25,11 @@ CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 
 
 def shapes(model: Model) -> tuple[dict[str, Any], list[str], dict[int, Array]]:
-    """(data of the page, meshes that are not drawn and why, corners of what is drawn on each body)."""
+    """(data of the page, why some meshes are not drawn, corners of what is drawn on each body)."""
     sources: dict[tuple[str, tuple[float, ...]], list[int]] = {}
     packed: list[dict[str, Any]] = []
     boxes: list[Array] = []
-    missing: list[str] = []
+    missing: dict[str, list[str]] = {}  # files by what is wrong with them
     wanted = {(v.file, v.size) for v in model.visuals if v.shape == "mesh"}
     most = int(np.clip(MOST_TRIANGLES / max(len(wanted), 1), FEWEST_TRIANGLES, MOST_OF_ONE))
     colors: list[tuple[float, ...] | None] = []
@@ -37,7 +37,7 @@ def shapes(model: Model) -> tuple[dict[str, Any], list[str], dict[int, Array]]:
         try:
             pieces = meshes.read(file)
         except (ModelError, OSError) as error:
-            missing.append(str(error))
+            missing.setdefault(str(error).removeprefix(f"{file}: "), []).append(file)
             pieces = []
         sources[file, scale] = list(range(len(packed), len(packed) + len(pieces)))
         for piece in pieces:
@@ -55,7 +55,8 @@ def shapes(model: Model) -> tuple[dict[str, Any], list[str], dict[int, Array]]:
         else:
             drawn.append(_placed(visual, None) | {"size": list(visual.size)})
             corners_of.setdefault(visual.body, []).append(_moved(visual, CORNERS * _half(visual)))
-    return {"shapes": drawn, "meshes": packed}, missing, {i: np.concatenate(x) for i, x in corners_of.items()}
+    words = [f"{files[0]}{f' and {len(files) - 1} more' * (len(files) > 1)}: {why}" for why, files in missing.items()]
+    return {"shapes": drawn, "meshes": packed}, words, {i: np.concatenate(x) for i, x in corners_of.items()}
 
 
 def _placed(visual: Visual, color: tuple[float, ...] | None) -> dict[str, Any]:

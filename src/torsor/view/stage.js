@@ -3,14 +3,15 @@
 "use strict";
 
 const element = (id) => document.getElementById(id);
+const isNarrow = () => window.innerWidth <= 700; // as page.html has it
 
-// Okabe and Ito's palette without black, which dark pages swallow; plots.py has the same.
-const PALETTE = [0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9];
-// The same for thin lines and text: lighter on dark pages.
-function css(color) {
-  const dark = document.documentElement.dataset.theme === "dark";
-  return `#${new THREE.Color(color).lerp(new THREE.Color(0xffffff), dark ? 0.3 : 0).getHexString()}`;
-}
+// The palettes of style.py. Thin lines and text have the lighter one on dark pages.
+const PALETTES = {
+  light: ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6E6E6E"],
+  dark: ["#56B4E9", "#F0803C", "#3CC79E", "#E2A5C6", "#F0C04A", "#4F7BE0", "#B4B4B4"],
+};
+const PALETTE = PALETTES.light.slice(0, 6); // of solids; what stands still is grey
+const css = (k) => PALETTES[document.documentElement.dataset.theme][k % PALETTES.light.length];
 
 const CELLS = 40; // of the ground, from its middle to its edge
 
@@ -103,18 +104,22 @@ function makeStage(data) {
     grids.add(makeGrid(cell, colors));
   }
 
-  const covered = (id) => (window.innerWidth > 700 ? element(id).offsetWidth : 0);
-  const margin = () => covered("side") - 0.6 * covered("plots"); // what panels cover on the right, more than on the left
+  // What panels cover: on the right, more than on the left; of a narrow window, below.
+  function covered() {
+    const [side, plots] = ["side", "plots"].map((id) => element(id).getBoundingClientRect());
+    return isNarrow() ? [0, side.height && window.innerHeight - side.top] : [side.width - 0.6 * plots.width, 0];
+  }
   function resize() {
-    const { innerWidth: w, innerHeight: h } = window;
+    const { innerWidth: w, innerHeight: h } = window, [right, below] = covered();
     renderer.setSize(w, h);
     camera.aspect = w / h;
-    camera.setViewOffset(w, h, margin() / 2, 0, w, h);
+    camera.setViewOffset(w, h, right / 2, below / 2, w, h);
     camera.updateProjectionMatrix();
   }
 
   function look(center, eye) { // as far away as a window that is narrower than high needs
-    const factor = Math.max(1, 1 / ((window.innerWidth - margin()) / window.innerHeight));
+    const { innerWidth: w, innerHeight: h } = window, [right, below] = covered();
+    const factor = Math.max(1, h / (w - right), h / (h - below));
     controls.target.copy(center);
     camera.position.copy(center).addScaledVector(eye.clone().sub(center), factor);
     controls.update();

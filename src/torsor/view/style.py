@@ -17,12 +17,12 @@ from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
 from torsor.validate import chosen, file_path
 
-# Okabe & Ito's palette, safe for colour-blind readers; on dark paper, the same hues lighter.
+# Okabe & Ito's palette, safe for colour-blind readers, and a grey; on dark paper, the same hues lighter.
 BLUE, ORANGE, GREEN, PINK, AMBER, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 GREY = "#7f7f7f"
 PALETTES = {
-    "light": (BLUE, ORANGE, GREEN, PINK, AMBER, SKY),
-    "dark": (SKY, "#F0803C", "#3CC79E", "#E2A5C6", "#F0C04A", "#7FA8E8"),
+    "light": (BLUE, ORANGE, GREEN, PINK, AMBER, SKY, "#6E6E6E"),
+    "dark": (SKY, "#F0803C", "#3CC79E", "#E2A5C6", "#F0C04A", "#4F7BE0", "#B4B4B4"),
 }
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 # Letters stay letters in .svg and .pdf.
