@@ -134,7 +134,7 @@ def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=No
     out = np.full((steps // every, q.shape[1] + v.shape[1], count), np.nan, dtype)
     values = [y for x in (q, v, tau) for y in (x, np.prod(x.shape[1:], dtype=int), 1)]
     values += [
-        tau.shape[2] if tau.shape[1] > 1 else 0,
+        *({"tau": tau.shape[2] if tau.shape[1] > 1 else 0}.get(name, 0) for name in kernel.in_time),
         np.ascontiguousarray(gain, dtype),
         gain.shape[-1] if gain.ndim > 1 else 0,
         np.array([dt], dtype),
