@@ -509,12 +509,36 @@ class CudaProgram:
         return self._split(self.rows(*args, out=out))
 
     def rows(self, *args: Any, out: Any = None) -> Any:
-        """The result; several results in one row, as the kernel writes them."""
+        """Run it, and return several results in one row, as the kernel writes them.
+
+        Parameters
+        ----------
+        *args : (...) array_like on the device
+            The arguments.
+        out : (...) array on the device, optional
+            Where the result goes.
+
+        Returns
+        -------
+        row : (...) array
+            The result.
+        """
         found = self._quick(args, out)
         return self._first(args, out) if found is None else found
 
     def quick(self, args: Sequence[Any]) -> Any:
-        """The result for arrays in a layout that was seen before, else None."""
+        """Run it for arrays in a layout that was seen before.
+
+        Parameters
+        ----------
+        args : tuple
+            The arguments.
+
+        Returns
+        -------
+        result : array or None
+            None for another layout: nothing was done.
+        """
         found = self._quick(args, None)
         return None if found is None else self._split(found)
 
@@ -591,8 +615,29 @@ class CudaProgram:
 
     def prepared(self, rows: tuple[bool, ...], count: int,
                  launch: Launch | None = None) -> tuple[int, tuple[int, int], int, list[int | None], int]:  # fmt: skip
-        """The kernel for so many states in arrays of which these are rows: what the driver calls it, blocks and threads
-        per block, shared bytes, arguments after the count (None: scratch memory), numbers of scratch memory.
+        """Prepare the kernel for so many states.
+
+        Parameters
+        ----------
+        rows : tuple of bool
+            Which arrays, the result last, have the numbers of a state side by side.
+        count : int
+            How many states.
+        launch : Launch, optional
+            Default: the program's.
+
+        Returns
+        -------
+        function : int
+            The kernel, for the driver.
+        grid : (2,) tuple of int
+            Blocks, and threads per block.
+        shared : int
+            Bytes of shared memory.
+        more : list
+            The arguments after the count; None stands for scratch memory.
+        scratch : int
+            Numbers of scratch memory.
         """
         launch = launch or self.launch
         function, shared = self._function(launch, rows)
