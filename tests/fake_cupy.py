@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import cuda_host
 import numpy as np
 
-GUARD = 4096  # numbers behind every empty array, which no kernel may touch
+GUARD = 1 << 16  # numbers behind every empty array, which no kernel may touch: some hundred rows of scratch memory
 
 
 class Array(np.ndarray):
