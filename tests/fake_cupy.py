@@ -14,7 +14,7 @@ import numpy as np
 
 from torsor.backends import cuda_launch, gpu
 
-GUARD = 4096  # numbers behind every empty array, which no kernel may touch
+GUARD = 1 << 16  # numbers behind every empty array, which no kernel may touch: some hundred rows of scratch memory
 GUARDED = WeakValueDictionary()  # by identity: arrays compare entry by entry
 
 
