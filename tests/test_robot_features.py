@@ -172,8 +172,88 @@ def test_ranges_of_the_forces_on_a_joint_are_its_effort(tmp_path):
     assert model.effort[0] == 3
 
 
+def test_limits_springs_and_drives_of_an_mjcf_are_those_of_mujoco(tmp_path):
+    words = (
+        'stiffness="3" springref="20" damping="0.3" frictionloss="0.7" armature="0.05" range="-30 60" limited="true"'
+    )
+    model, theirs = mjcf(tmp_path, f'type="hinge" axis="0 1 0" {words}')
+    assert (model.stiffness[0], model.damping[0], model.friction[0], model.armature[0]) == (3, 0.3, 0.7, 0.05)
+    np.testing.assert_allclose([model.rest[0], model.lower[0], model.upper[0]], np.deg2rad([20, -30, 60]), rtol=WRITTEN)
+    np.testing.assert_allclose((model.lower[0], model.upper[0]), theirs.jnt_range[0], rtol=WRITTEN)
+    assert model.rest[0] == pytest.approx(theirs.qpos_spring[0], rel=WRITTEN)
+    fields = ["dof_damping", "dof_frictionloss", "dof_armature", "jnt_stiffness"]
+    assert [getattr(theirs, name)[0] for name in fields] == [0.3, 0.7, 0.05, 3]
+
+
+@pytest.mark.parametrize("pitch", [90, -90, 89.9999999, 12])
+def test_angles_of_an_mjcf_and_an_sdf_at_gimbal_lock(tmp_path, pitch):
+    """MuJoCo turns about x, y and z in turn, each in the frame turned before; SDF as URDF, about fixed axes."""
+    roll, yaw = 30, -70
+    path = tmp_path / "m.xml"
+    path.write_text(
+        f'<mujoco><worldbody><body name="a" euler="{roll} {pitch} {yaw}"><joint name="j"/>'
+        f'<inertial pos="0 0 0" mass="1" diaginertia="1 1.5 2"/></body></worldbody></mujoco>'
+    )
+    turned = Rotation.from_euler("XYZ", [roll, pitch, yaw], degrees=True).as_matrix()
+    np.testing.assert_allclose(ts.load(path, repair="quiet").R[0], turned, atol=WRITTEN)
+    angles = " ".join(repr(float(x)) for x in np.deg2rad([roll, pitch, yaw]))
+    model = sdf(tmp_path, f'type="revolute">{ENDS}{Z.format("")}', link=f"<pose>0 0 0 {angles}</pose>")
+    turned = Rotation.from_euler("xyz", [roll, pitch, yaw], degrees=True).as_matrix()
+    np.testing.assert_allclose(ts.body_poses(model, [0.0])[0, :3, :3], turned, atol=WRITTEN)
+
+
+@pytest.mark.parametrize("kind", ["urdf", "sdf"])
+def test_all_24_right_angles_of_a_frame_of_inertia(tmp_path, kind):
+    """I = R diag R^T about the mass centre, whichever way the file turns the axes of the tensor."""
+    moments, place = np.diag([1.0, 1.5, 2.0]), (0.1, 0.2, 0.3)
+    found = set()
+    for turns in product(range(4), repeat=3):
+        R = Rotation.from_euler("xyz", np.multiply(90, turns), degrees=True).as_matrix().round()
+        found.add(tuple(R.astype(int).ravel()))
+        angles = " ".join(repr(float(x)) for x in np.deg2rad(np.multiply(90.0, turns)))
+        tensor = "".join(f"<{name}>{x}</{name}>" for name, x in (("ixx", 1.0), ("iyy", 1.5), ("izz", 2.0)))
+        if kind == "sdf":
+            link = f"<inertial><pose>0.1 0.2 0.3 {angles}</pose><mass>2</mass><inertia>{tensor}</inertia></inertial>"
+            model = sdf(tmp_path, f'type="revolute">{ENDS}{Z.format("")}', link=link)
+        else:
+            body = f'<origin xyz="0.1 0.2 0.3" rpy="{angles}"/><mass value="2"/><inertia ixx="1" iyy="1.5" izz="2"/>'
+            path = tmp_path / "m.urdf"
+            path.write_text(
+                f'<robot name="m"><link name="base"/><link name="a"><inertial>{body}</inertial></link>'
+                '<joint name="j" type="continuous"><parent link="base"/><child link="a"/></joint></robot>'
+            )
+            model = ts.load(path)
+        np.testing.assert_allclose(model.inertia[0], R @ moments @ R.T, atol=WRITTEN)
+        np.testing.assert_allclose(model.com[0], place, atol=WRITTEN)
+    assert len(found) == 24
+
+
+def test_sizes_of_shapes_are_those_of_the_file(tmp_path):
+    """MuJoCo gives half lengths, URDF whole ones; a box has half sides in MJCF, whole sides in the others."""
+    shapes = '<cylinder radius="0.1" length="0.7"/>', '<box size="0.2 0.4 0.6"/>', '<sphere radius="0.3"/>'
+    visuals = "".join(f"<visual><geometry>{shape}</geometry></visual>" for shape in shapes)
+    path = tmp_path / "m.urdf"
+    path.write_text(
+        f'<robot name="m"><link name="base"/><link name="a">{visuals}{BODY.format(SOUND)}</link><joint name="j" '
+        'type="continuous"><parent link="base"/><child link="a"/></joint></robot>'
+    )
+    wanted = [("cylinder", (0.1, 0.7)), ("box", (0.2, 0.4, 0.6)), ("sphere", (0.3,))]
+    assert [(x.shape, x.size) for x in ts.load(path).visuals] == wanted
+    path = tmp_path / "m.xml"
+    geoms = '<geom type="cylinder" size="0.1 0.35"/><geom type="box" size="0.1 0.2 0.3"/><geom size="0.3"/>'
+    path.write_text(f'<mujoco><worldbody><body name="a"><joint name="j"/>{geoms}</body></worldbody></mujoco>')
+    found = ts.load(path, repair="quiet").visuals
+    assert [x.shape for x in found] == [shape for shape, _ in wanted]
+    for visual, (_, size) in zip(found, wanted):
+        np.testing.assert_allclose(visual.size, size, rtol=WRITTEN)
+
+
 def test_arrays_of_a_model_are_read_only():
+    """Whatever a model holds or has computed once: a number written there would change it behind its programs."""
     model = zoo.humanoid()
-    for name in ("mass", "com", "inertia", "R", "p", "axis", "parent", "joint", "lower", "damping", "gravity"):
-        with pytest.raises(ValueError, match="read-only"):
-            getattr(model, name)[...] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        model.mass[...] = 0
+    arrays = {name: x for name in dir(model) if isinstance(x := getattr(model, name), np.ndarray)}
+    arrays |= ts.ModelBatch(model, mass=np.ones((3, model.n))).varied
+    assert {"mass", "com", "inertia", "R", "p", "axis", "parent", "joint", "lower", "gravity"} <= set(arrays)
+    assert [name for name, x in arrays.items() if x.flags.writeable] == []

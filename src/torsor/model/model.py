@@ -779,7 +779,7 @@ class Model:
     def locking_coordinates(self) -> Array:
         """The coordinates at whose right angles M is singular, (k,), because two axes of a joint coincide."""
         columns = [q_columns[:, joint.locking].ravel() for joint, q_columns, _ in self.joint_groups if joint.locking]
-        return np.concatenate(columns) if columns else np.zeros(0, int)
+        return _frozen(np.concatenate(columns) if columns else np.zeros(0, int), np.int64)
 
     def neutral(self) -> Array:
         """Make the configuration with every joint at rest in its placement.
