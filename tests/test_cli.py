@@ -33,7 +33,7 @@ def test_one_line_from_install_to_picture(tmp_path, capsys):
     assert picture.read_bytes().startswith(PNG)
     said = capsys.readouterr().out
     assert "471.7" in said  # b_3 after 10 s, from the paper's start
-    assert "1.527" in said
+    assert "87.51" in said  # degrees: 1.527 rad
 
 
 def test_the_installed_module_runs_as_a_program():

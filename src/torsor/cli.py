@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from io import TextIOWrapper
-from itertools import groupby
+from itertools import groupby, zip_longest
 from math import pi
 from multiprocessing import get_context
 from pathlib import Path
@@ -48,7 +48,7 @@ from torsor.later import Later
 from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import nondefault
-from torsor.model.joints import JOINTS
+from torsor.model.joints import JOINTS, RADIAN
 from torsor.molecule.command import options_of as options_of_fold
 from torsor.molecule.command import run as run_fold
 from torsor.motion.coordinates import names_of
@@ -521,8 +521,12 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
     if _is_showcase(simulation.about.get("problem", {})) and (words := shows.showcase(trajectory.model).words):
         out.print(f"[dim]{'; '.join(words)} (--free: the bare fall)[/]", soft_wrap=True)
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
-    for name, x, digits in _columns_of_summary(trajectory):
-        table.add_row(escape(name), *(f"{value:.{digits}g}" for value in (x[0], x[-1], x.min(), x.max())))
+    whole, model = trajectory.columns is None, trajectory.model
+    units = [unit for code in model.joint for _, unit in JOINTS[code].coordinates] if whole else []
+    for (name, x, digits), unit in zip_longest(_columns_of_summary(trajectory), units[:MOST_BRANCHES]):
+        turns = unit == RADIAN  # people read degrees; files and --json keep radians
+        ends = np.degrees([x[0], x[-1], x.min(), x.max()]) if turns else (x[0], x[-1], x.min(), x.max())
+        table.add_row(escape(name + ", deg" * turns), *(f"{value:.{digits}g}" for value in ends))
     out.print(table)
     if warning := _drift(trajectory, simulation):
         err.print(f"[yellow]{warning}[/]", soft_wrap=True)
