@@ -159,10 +159,11 @@ def test_gains_in_time_are_those_of_every_step(model, method):
         assert difference(path.v[:, k], v) < SAME
 
 
-def test_gains_in_time_hold_until_the_next():
-    """Fewer gains than steps: the k-th holds from t[k] on; before the first and after the last, the ends hold."""
+@pytest.mark.parametrize("early", [0.0, 0.4])
+def test_gains_in_time_hold_until_the_next(early):
+    """Fewer gains than steps: the k-th holds from the first step after t[k] on; the first and the last hold outside."""
     K, _, _ = gains_in_time(ARM)
-    rare = ts.Feedback(K[:3], 0.2, t=H * np.array([2.0, 4.0, 7.0]))
+    rare = ts.Feedback(K[:3], 0.2, t=H * (np.array([2.0, 4.0, 7.0]) - early))
     often = ts.Feedback(K[[0, 0, 0, 0, 1, 1, 1, 2, 2, 2]], 0.2, t=H * np.arange(STEPS))
     q, v = start(ARM, 2)
     one, other = (ts.rollout(ARM, q, v, steps=STEPS, step=H, method="rk4", forces=f) for f in (rare, often))

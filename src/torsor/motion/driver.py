@@ -66,7 +66,8 @@ class Fixed(NamedTuple):
         law, width = self.law, self.step.inputs["tau"][0]
         if not law.changes:
             return law.constant.reshape(*law.constant.shape[:-2], 1, width)
-        found = law.commands_at(self.sample_times(first, count, t0))
+        starts = np.repeat(self.starts(first, count, t0), len(self.method.times))
+        found = law.commands_at(self.sample_times(first, count, t0), starts)
         return found.reshape(*found.shape[:-2], count, width)
 
     def sample_times(self, first: int, count: int, t0: float = 0.0) -> Array:
@@ -79,7 +80,11 @@ class Fixed(NamedTuple):
         """The numbers of the law in steps, (..., 1 or count, k)."""
         if self.law.schedule is None:
             return self.law.values[..., None, :]
-        return self.law.values_at(t0 + self.length * (np.arange(first, first + count) + INSIDE))
+        return self.law.values_at(self.starts(first, count, t0))
+
+    def starts(self, first: int, count: int, t0: float = 0.0) -> Array:
+        """Times just after the beginnings of steps."""
+        return t0 + self.length * (np.arange(first, first + count) + INSIDE)
 
     def waves(self, first: int, count: int, t0: float = 0.0) -> Array:
         """What changes in time of the wrenches on the bodies in steps, (steps, 1, rows, 6)."""

@@ -371,7 +371,7 @@ class Feedback(_Data):
             return
         times = np.asarray(self.t)
         yield Linear(Schedule(sampled(times, K.reshape(*K.shape[:-2], nv * width), "previous"), K.shape[:-3], times))
-        yield Command(Schedule(sampled(times, command, "previous"), command.shape[:-2], times))
+        yield Command(Schedule(sampled(times, command, "previous"), command.shape[:-2], times, holds=True))
 
 
 @dataclass(frozen=True)

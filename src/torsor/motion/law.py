@@ -51,11 +51,15 @@ class Force(Protocol):
 
 
 class Schedule(NamedTuple):
-    """Numbers that change in time: at(times (m,)) -> (*batch, m, width). At its knots they jump or bend."""
+    """Numbers that change in time: at(times (m,)) -> (*batch, m, width). At its knots they jump or bend.
+
+    holds   whether they hold over a step of fixed length: gains, and the torques that belong to them
+    """
 
     at: At
     batch: tuple[int, ...] = ()
     knots: Array = np.empty(0)
+    holds: bool = False
 
 
 class Command(NamedTuple):
@@ -243,12 +247,12 @@ class Law:
         """The times at which something jumps or bends: a step ends there."""
         return np.unique(np.concatenate([np.empty(0), *(x.knots for x in self.schedules)]))
 
-    def commands_at(self, times: Array) -> Array:
-        """All commands at many times, (..., m, rows * nv)."""
+    def commands_at(self, times: Array, starts: Array | None = None) -> Array:
+        """All commands at many times, (..., m, rows * nv); `starts`: when the steps begin to which these belong."""
         nv, total = self.model.nv, self.constant[..., None, :, :]
         for row, schedules in enumerate((self.commands, self.demands)):
             for schedule in schedules:
-                x = schedule.at(times)
+                x = schedule.at(starts if starts is not None and schedule.holds else times)
                 wide = broadcast("forces", total.shape[:-2], x.shape[:-1])
                 total = np.array(np.broadcast_to(total, (*wide, *total.shape[-2:])))
                 total[..., row, :] += x
