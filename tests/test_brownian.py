@@ -162,9 +162,20 @@ MACHINES = {
 }  # fmt: skip
 
 
+ON_GPU = pytest.param("cuda", (2, 3), marks=pytest.mark.slow)
+
+
+def on_stand_in(monkeypatch):
+    """Arrays of this CuPy lie on a GPU, although they are NumPy's."""
+    cupy = fake_cupy.Cupy()
+    fake_cupy.install(monkeypatch, cupy)
+    monkeypatch.setattr(module, "gpu_array", gpu.on_device)
+    return cupy
+
+
 @pytest.mark.parametrize("stiff", [False, True])
 @pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize(("device", "size"), [("cpu", ()), ("cpu", (1,)), ("cpu", (2, 3)), ("cuda", (2, 3))], ids=str)
+@pytest.mark.parametrize(("device", "size"), [("cpu", ()), ("cpu", (1,)), ("cpu", (2, 3)), ON_GPU], ids=str)
 def test_steps_are_those_of_matrices(name, stiff, device, size, monkeypatch):
     """Straight-line code and pieces on the CPU; on a GPU's text that runs on the host. The noise is the same."""
     model = MACHINES[name]()
@@ -175,8 +186,7 @@ def test_steps_are_those_of_matrices(name, stiff, device, size, monkeypatch):
         expected = by_hand(model, drag, expected, rng.standard_normal((*size, model.nv)), kT, step, stiff, torque)
     on_gpu = device == "cuda"
     if on_gpu:
-        cupy = fake_cupy.Cupy()
-        monkeypatch.setattr(gpu, "cupy", lambda: cupy)
+        on_stand_in(monkeypatch)
     start = fake_cupy.on_device(q) if on_gpu else q
     options = {"steps": 4, "step": step, "kT": kT, "stiff": stiff, "every": 2, "rng": 7}
     found = brownian(model, start, forces=ts.Constant(torque), **options)
@@ -197,9 +207,9 @@ def test_blocks_chunks_and_records_do_not_change_the_path(monkeypatch):
     monkeypatch.setattr(module, "MOST_NUMBERS", 4 * 7 * 6)
     for every in (1, 5, 23):
         assert np.array_equal(brownian(CHAIN, q, every=every, **options), whole[every - 1 :: every])
-    cupy = fake_cupy.Cupy()
-    monkeypatch.setattr(gpu, "cupy", lambda: cupy)
+    cupy = on_stand_in(monkeypatch)
     found = brownian(CHAIN, fake_cupy.on_device(q), every=5, **options)
+    assert cupy.functions
     assert not cuda_host.compiler() or difference(np.array(found), whole[4::5]) < 1e-12
 
 

@@ -237,6 +237,10 @@ class Noise(NamedTuple):
         rows[..., TEMPERATURE, :] = self.kT / 2
         return rows.reshape(*self.batch, count, SLOTS * nv)
 
+    def values(self, first: int, count: int) -> Array:
+        """The numbers of the law, which do not change, (..., 1, k)."""
+        return self.law.values[..., None, :]
+
 
 @dataclass(frozen=True)
 class Overdamped:
