@@ -124,7 +124,7 @@ def test_twists_of_every_joint_are_those_of_the_interpreted_matrices(joint, spec
 
 @each_code
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_wrenches_come_in_in_these_frames(specialised, dtype, states):
+def test_external_wrenches_are_in_these_frames(specialised, dtype, states):
     q, v, tau, external = (states[name].astype(dtype) for name in ("q", "v", "tau", "external"))
     options = {"specialised": specialised, "dtype": dtype, "external": True, "Q": Q}
     tolerance = ROUNDING if dtype == "float64" else SINGLE
@@ -199,12 +199,16 @@ def test_the_frames_of_the_model_change_nothing_to_the_bit(states):
 
 
 def test_programs_with_other_frames_are_other_programs(states):
+    """And they keep their own, whatever becomes of the caller's array."""
     q, v = states["q"][0], states["v"][0]
+    mine = Q.copy()
+    changed = ts.compile(TREE, ts.body_twists, specialised=True, Q=mine)
+    mine[:] = np.eye(4)
     one, other = (ts.compile(TREE, ts.body_twists, specialised=True, Q=x) for x in (Q, lie.inverse(Q)))
     assert not np.allclose(one(q, v), other(q, v))
     again = pickle.loads(pickle.dumps(one))
     assert (again(q, v) == one(q, v)).all()
-    assert again.request.key == one.request.key != other.request.key
+    assert changed.request.key == again.request.key == one.request.key != other.request.key
 
 
 @each_code

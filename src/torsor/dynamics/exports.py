@@ -67,7 +67,7 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
     api : str, default "c"
         "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados take them
         (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi).
-    **options : str, bool, int or array_like
+    **options : str, bool, int or (n, 4, 4) array_like
         As of `compile`: dtype, external, body, method, specialised, Q.
 
     Returns

@@ -82,7 +82,8 @@ def checked_poses(model: Model, Q: ArrayLike) -> Array:
     Q = numbers_like(Q)
     if Q.shape != (model.n, 4, 4):
         raise ArgumentError(f"Q has shape {Q.shape}; {model!r} needs one pose per body, ({model.n}, 4, 4)")
-    wrong = ~(np.abs(Q) < np.inf).all(axis=(1, 2))
+    finite: Array = np.abs(Q) < np.inf
+    wrong = (~finite).any(axis=(1, 2))
     R = np.where(wrong[:, None, None], np.eye(3), Q[:, :3, :3])
     wrong |= (np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2)) > 1e-9) | (determinant(R) < 0)
     wrong |= (Q[:, 3] != (0, 0, 0, 1)).any(axis=1)

@@ -117,7 +117,9 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     if (body is None) == takes_frame(algorithm):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
     frame = None if body is None else model.frame(body)
-    body_frames = None if Q is None else BodyFrames(checked_poses(model, Q).astype(float))
+    body_frames = None
+    if Q is not None:  # a copy, which nobody else can change
+        body_frames = BodyFrames(checked_poses(model, validate.real_array("Q", Q, finite=False)).copy())
     if frame and body_frames and body in model.frames:  # the frame of a body itself is the new one
         frame = body_frames.placed(frame)
 
