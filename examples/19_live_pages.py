@@ -49,4 +49,4 @@ folder = Path(sys.argv[1]) if sys.argv[1:] else Path(tempfile.mkdtemp(prefix="to
 folder.mkdir(exist_ok=True)
 for name, (model, start, forces) in MACHINES.items():
     page = model.view(start, folder / f"{name}.html", live=True, forces=forces)
-    print(f"{page}: {page.stat().st_size / 1000:.0f} kB")
+    print(f"{page}  {page.stat().st_size / 1000:.0f} kB")

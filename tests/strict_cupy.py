@@ -140,6 +140,7 @@ class Cupy(fake_cupy.Cupy):
         self.zeros = lambda shape, dtype=float: Array(np.zeros(shape, dtype))
         self.broadcast_to = lambda x, shape: Array(np.broadcast_to(x.inner, shape))
         self.ascontiguousarray = lambda x: Array(np.ascontiguousarray(x.inner))
+        self.bincount = lambda x, weights, size: Array(np.bincount(x.inner, weights.inner, size))
 
     def _module(self, code, options):
         self.functions.append(Function(code))

@@ -412,6 +412,7 @@ def test_several_functions_are_recorded_as_one_graph(cupy, monkeypatch):
     q, v = arguments(model, ts.inverse_dynamics, 4)[:2]
     arrays = on_device(q, v)
     run = ts.record(control, *arrays)
+    assert isinstance(run, ts.Recorded)
     launched = sum(len(x.launches) for x in cupy.functions)
     assert launched == 4  # called twice; the third time was recorded and not run
     for state in ((q, v), (2 * q, -v)):

@@ -23,7 +23,7 @@ from torsor.dynamics import closed_forms
 from torsor.dynamics.fixman.points import relax_planar
 from torsor.dynamics.fixman.rigid import relax
 from torsor.model import JOINTS
-from torsor.papers import PAPERS, digits, featherstone1999, figures, lee2005, lee2007, rows, saha_udut
+from torsor.papers import PAPERS, arithmetic, featherstone1999, figures, lee2005, lee2007, rows, saha_udut
 from torsor.zoo.lee2007 import dh_columns
 
 ROUNDING = 1e-11  # relative: dense algebra on machines of condition up to 1e4
@@ -89,11 +89,12 @@ def test_curves_of_the_figure_of_depth_are_its_data(tmp_path, monkeypatch):
 
 
 def test_rows_of_many_digits_notice_the_last_ones():
-    """Twenty digits less those that may be lost: a relative difference of 1e-15 is seen."""
-    x = digits.exact(np.arange(1.0, 5.0))
-    for apart, said in (("0", "equal"), ("1e-16", "equal"), ("1e-14", "not equal")):
-        row = digits._row("", "", (x, x * (1 + mpmath.mpf(apart))), 20)
-        assert (row.computed, row.holds) == (said, said == "equal")
+    """Twenty digits less those that may be lost: a relative difference of 1e-14 is seen."""
+    with arithmetic.digits(20):
+        x = arithmetic.given(np.arange(1.0, 5.0))
+        for apart, said in (("0", "equal"), ("1e-16", "equal"), ("1e-14", "not equal")):
+            row = rows.identity("", "", x, x * (1 + mpmath.mpf(apart)))
+            assert (row.computed, row.holds) == (said, said == "equal")
 
 
 def test_every_mutant_of_the_papers_finds_its_line():

@@ -87,44 +87,17 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
 
     `modules` keeps the compiled kernel and the model's tables;  arrays: q, v, and the numbers of every trajectory
     """
-    cp, model, law = gpu.cupy(), setup.model, setup.law
-    kind, like, gain = gpu.kind_of(arrays["q"]), arrays["q"], setup.values(0, steps)
-    onward = {"gain": gain.shape[-1] if gain.shape[-2] > 1 else 0}  # from the numbers of a step to those of the next
-    gain = gain.reshape(*gain.shape[:-2], -1)
+    cp, model = gpu.cupy(), setup.model
+    kind, like = gpu.kind_of(arrays["q"]), arrays["q"]
     dtype, launch = f"float{kernel.bits}", Launch()
     with gpu.stream(kind):
-        commands = setup.commands(0, steps)  # (..., 1 or steps, width)
-        changing, width = commands.shape[-2] > 1, commands.shape[-1]
-        given = {
-            "q": arrays["q"],
-            "v": arrays["v"],
-            "tau": cp.asarray(commands.reshape(*commands.shape[:-2], -1), dtype),
-        }
-        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (commands.shape[-2] * width,)]
-        others = (*kernel.numbers, *(RESET if kernel.reset else ()))
-        given |= {name: arrays[name] for name in others}
-        rows = {WAVES: (steps * setup.step.inputs[WAVES][0], 6)} if law.waves else {}
-        cores += [rows.get(name) or place_of(name).shape(model) for name in others]
-        if gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
-            given["gain"] = cp.asarray(gain, dtype)
-            cores.append(gain.shape[-1:])
-        views, batch = gpu.views_of(model, given, cores, dtype)
-        seen = dict(zip(given, views))
-        gain = np.broadcast_to(gain, (*batch, gain.shape[-1])).reshape(-1, gain.shape[-1]) if gain.ndim > 1 else gain
+        moving, numbers, reset, batch = _arrays(setup, kernel, arrays, steps, dtype)
         count, stored = prod(batch), model.nq + model.nv
         out = gpu.empty(kind, like, (steps // every, stored, count), dtype)
-
-        def passed(*names: str) -> list[Any]:
-            return [x for name in names for x in (seen[name].array, *map(np.int64, seen[name][1:3]))]
-
-        onward["tau"] = seen["tau"].stride * width if changing else 0
-        onward |= {name: seen[name].stride * prod(core) // steps for name, core in rows.items()}
-        arguments = [*passed("q", "v", "tau"), *(np.int64(onward.get(name, 0)) for name in kernel.in_time)]
-        arguments += [cp.asarray(gain, dtype), np.int64(gain.shape[-1] if gain.ndim > 1 else 0)]
-        arguments += [cp.asarray([setup.length], dtype), gpu.as_cupy(out, kind), np.int64(count)]
-        arguments += [np.int32(steps), np.int32(every), *passed(*kernel.numbers)]
+        arguments = [*moving, cp.asarray([setup.length], dtype), gpu.as_cupy(out, kind), np.int64(count)]
+        arguments += [np.int32(steps), np.int32(every), *numbers]
         why, when = cp.empty((steps // every, count), "int32"), cp.empty(count, "int32")
-        arguments += ([why, when] if kernel.ends else []) + passed(*(RESET if kernel.reset else ()))
+        arguments += [*([why, when] if kernel.ends else []), *reset]
         if "kernel" not in modules:
             modules["kernel"] = gpu.build(kernel.source(launch))
         blocks = -(-count // launch.threads)
@@ -142,3 +115,36 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
         time[when < 0] = np.nan
         reason = cp.ascontiguousarray(why.T).reshape(*batch, steps // every)
         return (*states, gpu.given_back(kind, time.reshape(batch)), gpu.given_back(kind, reason))
+
+
+def _arrays(setup: Fixed, kernel: RolloutKernel, arrays: Mapping[str, Any], steps: int,
+            dtype: str) -> tuple[list[Any], list[Any], list[Any], tuple[int, ...]]:  # fmt: skip
+    """Arguments of the kernel: states with what changes in time, numbers of trajectories, and states to go on from;
+    and the batch axes."""
+    cp, model = gpu.cupy(), setup.model
+    commands, gain = setup.commands(0, steps), setup.values(0, steps)  # (..., 1 or steps, width)
+    flat_gain = gain.reshape(*gain.shape[:-2], -1)
+    again = RESET if kernel.reset else ()
+    waves = {WAVES: (steps * setup.step.inputs[WAVES][0], 6)} if setup.law.waves else {}
+    cores = {name: waves.get(name) or place_of(name).shape(model) for name in ("q", "v", *kernel.numbers, *again)}
+    given = {name: arrays[name] for name in cores} | {
+        "tau": cp.asarray(commands.reshape(*commands.shape[:-2], -1), dtype)
+    }
+    cores["tau"] = (prod(commands.shape[-2:]),)
+    if flat_gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
+        given["gain"], cores["gain"] = cp.asarray(flat_gain, dtype), flat_gain.shape[-1:]
+    views, batch = gpu.views_of(model, given, [*cores.values()], dtype)
+    seen = dict(zip(given, views))
+    if flat_gain.ndim > 1:
+        flat_gain = np.broadcast_to(flat_gain, (*batch, flat_gain.shape[-1])).reshape(-1, flat_gain.shape[-1])
+
+    def passed(*names: str) -> list[Any]:
+        return [x for name in names for x in (seen[name].array, *map(np.int64, seen[name][1:3]))]
+
+    # from the numbers of a step to those of the next one
+    onward = {name: seen[name].stride * prod(core) // steps for name, core in waves.items()}
+    onward |= {"tau": seen["tau"].stride * commands.shape[-1]} if commands.shape[-2] > 1 else {}
+    onward |= {"gain": gain.shape[-1]} if gain.shape[-2] > 1 else {}
+    moving = [*passed("q", "v", "tau"), *(np.int64(onward.get(name, 0)) for name in kernel.in_time)]
+    moving += [cp.asarray(flat_gain, dtype), np.int64(flat_gain.shape[-1] if flat_gain.ndim > 1 else 0)]
+    return moving, passed(*kernel.numbers), passed(*again), batch
