@@ -83,10 +83,9 @@ def checked_poses(model: Model, Q: ArrayLike) -> Array:
     if Q.shape != (model.n, 4, 4):
         raise ArgumentError(f"Q has shape {Q.shape}; {model!r} needs one pose per body, ({model.n}, 4, 4)")
     finite: Array = np.abs(Q) < np.inf
-    wrong = (~finite).any(axis=(1, 2))
-    R = np.where(wrong[:, None, None], np.eye(3), Q[:, :3, :3])
-    wrong |= (np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2)) > 1e-9) | (determinant(R) < 0)
-    wrong |= (Q[:, 3] != (0, 0, 0, 1)).any(axis=1)
+    R = np.where(finite, Q, 0.0)[:, :3, :3]
+    wrong = (np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2)) > 1e-9) | (determinant(R) < 0)
+    wrong |= (~finite).any(axis=(1, 2)) | (Q[:, 3] != (0, 0, 0, 1)).any(axis=1)
     if wrong.any():
         body = model.names[int(np.flatnonzero(wrong)[0])]
         raise ArgumentError(f"Q of body {body!r} is not a pose: [[R, p], [0, 1]] with R a rotation")
