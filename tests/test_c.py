@@ -15,11 +15,12 @@ import processes
 import pytest
 
 import torsor as ts
-from torsor import cli, zoo
+from torsor import cli, lie, zoo
 from torsor.backends import codegen
 from torsor.backends.c99 import CFunction, identifier, quoted
 from torsor.dynamics.exports import random_states
 from torsor.dynamics.functions import ALGORITHMS
+from torsor.files import digest
 from torsor.model.joints import JOINTS
 from torsor.outputs import Path as PathOutput
 
@@ -211,6 +212,16 @@ def test_the_example_runs(options, tmp_path):
         done = build_example(tmp_path / compiler, compiler)
         assert done.returncode == 0, done.stdout
         assert "largest error" in done.stdout
+
+
+@pytest.mark.parametrize("specialised", [True, False], ids=["straight line", "loops"])
+def test_bodies_in_frames_of_the_caller(specialised, tmp_path):
+    """The vectors, which the example compares with, are a program's; which frames they are in, the last line says."""
+    Q = lie.exp_se3(np.random.default_rng(4).normal(size=(SMALL_TREE.n, 6)))
+    ts.export(SMALL_TREE, ts.body_twists, tmp_path, name="twists", specialised=specialised, Q=Q)
+    done = build_example(tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert f'"Q": "{digest(Q)}"' in (tmp_path / "twists.c").read_text()
 
 
 @pytest.mark.parametrize("specialised", [True, False], ids=["straight line", "loops"])

@@ -76,8 +76,9 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
         raise ArgumentError("to_casadi needs CasADi: pip install 'torsor[casadi]'")
     require_model(model)
     validate.integer("nodes", nodes, least=1)
-    for name in options.keys() - (ProgramOptions.__annotations__.keys() - {"dtype"}):
-        known = ", ".join(x for x in ProgramOptions.__annotations__ if x != "dtype")
+    own = [name for name in ProgramOptions.__annotations__ if name not in ("dtype", "Q")]
+    for name in options.keys() - set(own):
+        known = ", ".join(own)
         raise ArgumentError(f"to_casadi has no option {name!r}; it has nodes, {known}")
     if getattr(function, "mode", None):
         raise ArgumentError(f"give to_casadi the function itself, not {function.__name__}: CasADi differentiates it")

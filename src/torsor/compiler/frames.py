@@ -32,6 +32,7 @@ from torsor.model.conditioning import may_regroup
 from torsor.model.joints import JOINTS, Axial, joint_named
 from torsor.model.links import Link
 from torsor.model.model import Model
+from torsor.model.names import BodyFrames
 from torsor.model.rounding import NOISE, clean_cosine, clean_sum, turned_tensor, turned_vector
 from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial, small_motion
 
@@ -133,16 +134,16 @@ class FramedLink(Link):
         return link
 
     def _moved(self, xi: Spatial) -> Rigid:
-        """exp of a twist between placement and joint, to second order; it is given in the model's frames.
+        """exp of a twist between placement and joint, to second order; it is given in the caller's frames.
 
         There the joint is placed at M exp(S q), and here at M' E(q).  M' ends in the frame X with X E(q) = exp(S q) Q,
         Q being this link's frame.
         """
         x = self.numbers
-        w, v = xi
+        xi = self._frame.Ad_inv(xi)
         if self.joint.axial:
-            w, v = Product((Screw(2, x["ct"], x["st"], x["d0"]),)).as_rigid().Ad(self._frame.Ad_inv(xi))
-        return small_motion(Spatial(w, v))
+            xi = Product((Screw(2, x["ct"], x["st"], x["d0"]),)).as_rigid().Ad(xi)
+        return small_motion(xi)
 
     def exp(self, q: Vec) -> Pose:
         joint, x = self.joint, self.numbers
@@ -161,7 +162,7 @@ class FramedLink(Link):
 
     @cached_property
     def _frame(self) -> Rigid:
-        """This link's frame in the model's body frame."""
+        """This link's frame in the caller's frame of the body: the model's, or another (`in_body_frames`)."""
         x = self.numbers
         return Rigid(Mat.of((x[f"Q{i}{j}"] for j in range(3)) for i in range(3)), Vec.of(x[f"Q{i}"] for i in range(3)))
 
@@ -196,7 +197,7 @@ def _symmetric(x: Mapping[str, Scalar], name: str) -> Mat:
 
 
 def with_inertia(x: Mapping[str, Scalar], more: Vec) -> dict[str, Scalar]:
-    """The inertial numbers of a body with more inertia: m, h and I about the origin, in the model's body frame."""
+    """The inertial numbers of a body with more inertia: m, h and I about the origin, in the caller's frame of it."""
     m, h, (xx, xy, xz, yy, yz, zz) = more[0], Vec(*more[1:4]), more[4:]
     half = (xx + yy + zz) * 0.5
     S = Mat((half - xx, -xy, -xz), (-xy, half - yy, -yz), (-xz, -yz, half - zz))
@@ -218,9 +219,17 @@ def _about_axes(S: Mat) -> Mat:
 # The re-framing itself ---------------------------------------------------------------------------------------
 
 
-def framed(model: Model) -> Framed:
-    """The model in its short frames, once per model; the structure of a large one is part of its kinds."""
-    return store(model).once("frames", lambda: structured(divided(short_frames(model))))
+def framed(model: Model, body_frames: BodyFrames | None = None) -> Framed:
+    """The model in its short frames, once per model; the structure of a large one is part of its kinds.
+
+    `body_frames`: the caller's frames of the bodies, if they are not the model's.
+    """
+
+    def make() -> Framed:
+        short = short_frames(model)
+        return structured(divided(in_body_frames(short, body_frames) if body_frames else short))
+
+    return store(model).once(("frames", body_frames), make)
 
 
 def short_frames(model: Model) -> Framed:
@@ -228,9 +237,23 @@ def short_frames(model: Model) -> Framed:
     return store(model).once("short frames", lambda: reframe(model))
 
 
-def straight_line_frames(model: Model) -> Framed:
+def straight_line_frames(model: Model, body_frames: BodyFrames | None = None) -> Framed:
     """The model in its short frames, masses regrouped unless that would cost digits."""
-    return regroup(framed(model)) if may_regroup(model) else framed(model)
+    frames = framed(model, body_frames)
+    return regroup(frames) if may_regroup(model) else frames
+
+
+def in_body_frames(short: Framed, body_frames: BodyFrames) -> Framed:
+    """The same short frames, seen from other frames of the caller.
+
+    What is computed does not change: only what belongs to bodies, when it comes in or goes out, is written in Q.
+    """
+    x, turn, shift = short.numbers, body_frames.Q[:, :3, :3], body_frames.Q[:, :3, 3]
+    R = np.array([[x[f"Q{i}{j}"] for j in range(3)] for i in range(3)]).transpose(2, 0, 1)
+    p = np.stack([x[f"Q{i}"] for i in range(3)], axis=-1)
+    terms = np.einsum("nij,nj->ni", np.abs(turn), np.abs(p)) + np.abs(shift)
+    moved = clean_sum(np.einsum("nij,nj->ni", turn, p) + shift, terms)
+    return replace(short, numbers={**x, **_table("Q", clean_cosine(turn @ R)), **_table("Q", moved)})
 
 
 def reframe(model: Model) -> Framed:

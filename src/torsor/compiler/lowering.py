@@ -19,7 +19,7 @@ from torsor.compiler.tape_derivatives import unrolled_derivative
 from torsor.compiler.trace import LoopCode, looped, shape_of, unroll
 from torsor.inputs import MEMBERS
 from torsor.model.model import Model
-from torsor.model.names import Frame
+from torsor.model.names import BodyFrames, Frame
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -43,15 +43,17 @@ def _unrolls(request: Request) -> bool:
 def _straight(request: Request, algorithm: Algorithm, inputs: tuple[str, ...]) -> Code:
     if request.members:
         return _straight_line(algorithm, request.frames, inputs, request.frame)
-    return unrolled(algorithm, request.model, inputs, request.frame)
+    return unrolled(algorithm, request.model, inputs, request.frame, request.body_frames)
 
 
 @functools.lru_cache(maxsize=4)
-def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None) -> Code:
+def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None,
+             body_frames: BodyFrames | None = None) -> Code:  # fmt: skip
     """The straight-line code of an algorithm for one model; cached briefly, because choosing a method reads it too."""
     moved = isinstance(algorithm, Derivative) and "placement" in algorithm.parameters
     may_regroup = algorithm.torques_only and not moved
-    return _straight_line(algorithm, straight_line_frames(model) if may_regroup else framed(model), inputs, frame)
+    frames = straight_line_frames(model, body_frames) if may_regroup else framed(model, body_frames)
+    return _straight_line(algorithm, frames, inputs, frame)
 
 
 def _straight_line(algorithm: Algorithm, frames: Framed, inputs: tuple[str, ...], frame: Frame | None) -> Code:

@@ -18,7 +18,7 @@ from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.model.model import Model
-from torsor.model.names import Frame
+from torsor.model.names import BodyFrames, Frame
 from torsor.model.regular import require_uncoupled, warn_of_invented_masses
 from torsor.outputs import Several, matrices_of
 from torsor.sweeps import Algorithm
@@ -81,11 +81,12 @@ class Request:
     """A request for a program: what it computes, and when its code is unrolled."""
 
     def __init__(self, algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
-                 frame: Frame | None = None, unroll: Unrolling = QUICK, members: Members | None = None
-                 ) -> None:  # fmt: skip
+                 frame: Frame | None = None, unroll: Unrolling = QUICK, members: Members | None = None,
+                 body_frames: BodyFrames | None = None) -> None:  # fmt: skip
         """`options`: which of the algorithm's optional inputs to take; `frame`: the frame of a Jacobian; `members`: the
-        models of a batch, whose differing numbers are options."""
+        models of a batch, whose differing numbers are options; `body_frames`: in which bodies are seen from outside."""
         self.algorithm, self.model, self.frame, self.unroll, self.members = algorithm, model, frame, unroll, members
+        self.body_frames = body_frames
         self.inputs, self.dtype = (*algorithm.inputs, *options), np.dtype(dtype).name
         if self.dtype not in ("float64", "float32"):
             raise ArgumentError(f"programs compute in float64 or float32, not {self.dtype}")
@@ -115,7 +116,7 @@ class Request:
     @property
     def frames(self) -> Framed:
         """The model in its short frames; of a batch, its first member."""
-        return self.members.frames if self.members else framed(self.model)
+        return self.members.frames if self.members else framed(self.model, self.body_frames)
 
     @property
     def bits(self) -> int:
@@ -127,7 +128,8 @@ class Request:
         model = self.model
         if self.may_unroll:
             key = self.members.key if self.members else model.key
-            return self.home, key, self.frame and self.frame.key, self.unroll, self.inputs, self.dtype
+            seen = self.frame and self.frame.key, self.body_frames and self.body_frames.key
+            return self.home, key, *seen, self.unroll, self.inputs, self.dtype
         return self.home, self.frames.kinds, model.n, model.nv, self.inputs, self.dtype
 
     # ---- the code, and what it costs ----

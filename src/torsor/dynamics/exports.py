@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from torsor import validate
 from torsor.backends import c99
@@ -20,7 +20,7 @@ from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.matrix_gradients import MatrixGradient
 from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
-from torsor.files import signature, write_whole
+from torsor.files import digest, signature, write_whole
 from torsor.later import Later
 from torsor.model.model import Model, require_model
 
@@ -28,7 +28,7 @@ wasm_files = Later("torsor.backends.wasm_files")  # needs the writers of code, w
 
 STATES = 5  # of the test vectors
 LANGUAGES = {"c": "C99", "wasm": "WebAssembly"}
-DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto", "specialised": None}
+DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto", "specialised": None, "Q": None}
 
 
 class ProgramOptions(TypedDict, total=False):
@@ -39,6 +39,7 @@ class ProgramOptions(TypedDict, total=False):
     body: int | str | None
     method: str
     specialised: bool | None
+    Q: ArrayLike | None
 
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, name: str | None = None,
@@ -66,8 +67,8 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
     api : str, default "c"
         "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados take them
         (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi).
-    **options : str, bool or int
-        As of `compile`: dtype, external, body, method, specialised.
+    **options : str, bool, int or (n, 4, 4) array_like
+        As of `compile`: dtype, external, body, method, specialised, Q.
 
     Returns
     -------
@@ -114,9 +115,10 @@ def exported_files(model: Model, function: Callable[..., Any], name: str | None,
         )
     name = c99.identifier(model.name, function.__name__) if name is None else _c_name(name)
     states = random_states(program, STATES)
+    Q = program.request.body_frames
     about = dict(
         model=model.name, key=model.key, function=function.__name__, **(DEFAULTS | options), api=api, seed=SEED
-    )
+    ) | ({"Q": digest(Q.Q)} if Q else {})
     last = c99.harmless(signature(about))
     if language == "wasm":
         return _wasm_files(program, name, states, last)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import kinematics
+from torsor.dense import determinant, numbers_like
 from torsor.dynamics.calls import call, same_library
 from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of
@@ -74,6 +75,21 @@ def _placed(model: Model, poses: Array, name: str | int | None) -> Array:
     if body < 0:
         return np.broadcast_to(T, (*poses.shape[:-3], 4, 4)).copy()
     return poses[..., body, :, :] @ T
+
+
+def checked_poses(model: Model, Q: ArrayLike) -> Array:
+    """Q as an array of one pose per body (n, 4, 4)."""
+    Q = numbers_like(Q)
+    if Q.shape != (model.n, 4, 4):
+        raise ArgumentError(f"Q has shape {Q.shape}; {model!r} needs one pose per body, ({model.n}, 4, 4)")
+    finite: Array = np.abs(Q) < np.inf
+    R = np.where(finite, Q, 0.0)[:, :3, :3]
+    wrong = (np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2)) > 1e-9) | (determinant(R) < 0)
+    wrong |= (~finite).any(axis=(1, 2)) | (Q[:, 3] != (0, 0, 0, 1)).any(axis=1)
+    if wrong.any():
+        body = model.names[int(np.flatnonzero(wrong)[0])]
+        raise ArgumentError(f"Q of body {body!r} is not a pose: [[R, p], [0, 1]] with R a rotation")
+    return Q
 
 
 @same_library

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from torsor import validate
 from torsor.backends.cpu import compile_request
@@ -13,18 +14,20 @@ from torsor.compiler.derivative import Derivative, takes_frame
 from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
 from torsor.dynamics.calls import gpu_backend
 from torsor.dynamics.derivatives import Differentiated
+from torsor.dynamics.frames import checked_poses
 from torsor.dynamics.functions import algorithm_for
 from torsor.dynamics.matrix_gradients import MatrixGradient, of_product
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
-from torsor.model.names import Frame
+from torsor.model.names import BodyFrames, Frame
 from torsor.sweeps import Algorithm
 
 
 def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", dtype: str = "float64",
             external: bool = False, body: int | str | None = None, method: str = "auto",
             specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
-            trig: str = "accurate", wrt: str | Iterable[str] | None = None) -> Any:  # fmt: skip
+            trig: str = "accurate", wrt: str | Iterable[str] | None = None, Q: ArrayLike | None = None
+            ) -> Any:  # fmt: skip
     """Compile a public function, or a derivative of one, for one model: a program that is called without the model.
 
     The vjp of a large matrix, and any in loops, is a `MatrixGradient`: a program of the product with a vector, summed
@@ -57,6 +60,10 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi).
     wrt : str or sequence of str, optional
         For `vjp` and `jvp`: by what to differentiate, if they do not say it themselves.
+    Q : (n, 4, 4) array_like, optional
+        Frames for the bodies, at any place on them: the pose of the model's frame of each body, seen from the new one.
+        Twists, wrenches, poses and Jacobians of bodies, and the inertias and placements by which to differentiate, are
+        in these frames. Joint coordinates, velocities and torques stay what they are, named frames where they are.
 
     Returns
     -------
@@ -74,6 +81,14 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     >>> program = ts.compile(ts.zoo.pendulum(), ts.forward_dynamics)
     >>> print(program([0.0], [0.0], [1.0]).round(6))
     [3.]
+
+    Twists with the frame of the body at its mass centre, 0.5 m below the joint:
+
+    >>> import numpy as np
+    >>> Q = np.array([[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0.5], [0, 0, 0, 1]]])
+    >>> twists = ts.compile(ts.zoo.pendulum(), ts.body_twists, Q=Q)
+    >>> print(twists([0.0], [2.0]) + 0.0)
+    [[ 0.  2.  0. -1.  0.  0.]]
     """
     require_model(model)
     validate.chosen("target", target, ("cpu", "cuda"))
@@ -102,10 +117,17 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     if (body is None) == takes_frame(algorithm):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
     frame = None if body is None else model.frame(body)
+    body_frames = None
+    if Q is not None:  # a copy, which nobody else can change
+        body_frames = BodyFrames(checked_poses(model, validate.real_array("Q", Q, finite=False)).copy())
+    if frame and body_frames and body in model.frames:  # the frame of a body itself is the new one
+        frame = body_frames.placed(frame)
 
     def program(algorithm: Algorithm, frame: Frame | None) -> Any:
         unroll = unrolling(specialised, PATIENT if target == "cpu" else ON_GPU)
-        request = Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll)
+        request = Request(
+            algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll, body_frames=body_frames
+        )  # fmt: skip
         if target == "cuda":
             if lanes is not None or threads != 1:
                 raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')

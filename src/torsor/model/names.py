@@ -32,6 +32,34 @@ class Frame(NamedTuple):
         return isinstance(other, Frame) and self.key == other.key
 
 
+class BodyFrames(NamedTuple):
+    """A frame of the caller's choice on every body: Q (n, 4, 4) takes coordinates in the model's frames to those in it.
+
+    Ploen & Park 1999, section II.C.
+    """
+
+    Q: NDArray[Any]
+
+    @property
+    def key(self) -> bytes:
+        """Equal for equal frames, whatever the signs of their zeros."""
+        return (self.Q + 0.0).tobytes()
+
+    def placed(self, frame: Frame) -> Frame:
+        """A frame that stays where it is on its body, seen from these frames."""
+        body, R, p = frame
+        if body < 0:
+            return frame
+        turn, shift = self.Q[body, :3, :3], self.Q[body, :3, 3]
+        return Frame(body, turn @ R, turn @ p + shift)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BodyFrames) and self.key == other.key
+
+
 def word_list(names: Any) -> Sequence[str]:
     """The names as an immutable sequence; empty for None. `check_names` checks each of them."""
     if names is None or isinstance(names, NumberedNames):

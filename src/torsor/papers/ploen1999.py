@@ -22,6 +22,7 @@ from torsor.dense import inverse, solve
 from torsor.dynamics import closed_forms
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics.closed_forms import block_diagonal
+from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.model import Model
 from torsor.model.regular import require_no_armature
@@ -150,6 +151,16 @@ def _transformations() -> Iterator[Row]:
     yield identity("Eqs 29, 33", "F-bar = Q'^-1 F", new.F(tree.qdd), back.T @ old.F(tree.qdd))
 
 
+def _compiled() -> Iterator[Row]:
+    """What programs give of bodies in the frames Q, on a base at rest."""
+    tree = case()
+    o = closed_forms.operators(tree.model, tree.q, tree.v, Q=tree.Q)
+    twists, wrenches = (compile(tree.model, f, Q=tree.Q) for f in (dynamics.body_twists, dynamics.constraint_forces))
+    yield identity("Eqs 27, 31", "V-bar, by a compiled program in the frames Q", twists(tree.q, tree.v).ravel(), o.V)
+    yield identity("Eqs 29, 33", "F-bar, by a compiled program in the frames Q",
+                   wrenches(tree.q, tree.v, o.tau(tree.qdd)).ravel(), o.F(tree.qdd))  # fmt: skip
+
+
 def _forward_dynamics() -> Iterator[Row]:
     tree = case()
     external = np.zeros((tree.model.n, 6))
@@ -269,8 +280,8 @@ def correspondence(f: closed_forms.Factorization) -> dict[tuple[str, str], tuple
     return {names: (A[np.ix_(top, left)], B) for names, (A, top, left), B in zip(TABLE_I, ours, spatial_operators(o))}
 
 
-PARTS = (_recursions, _plain, _reframed, _transformations, _forward_dynamics, _table_1, _misprints)
-IDENTITIES = PARTS
+IDENTITIES = (_recursions, _plain, _reframed, _transformations, _forward_dynamics, _table_1, _misprints)
+PARTS = (*IDENTITIES, _compiled)
 
 
 def figures(folder: Path) -> Iterator[Path]:

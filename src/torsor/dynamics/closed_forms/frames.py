@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie, reference
 from torsor.compiler.frames import reframe
-from torsor.dense import determinant, number_of, numbers_like
+from torsor.dense import number_of
+from torsor.dynamics.frames import checked_poses
 from torsor.dynamics.functions import body_poses
-from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import Joint
 from torsor.model.links import Link, links
@@ -74,18 +74,7 @@ def inertial_com_frames(model: Model, q: ArrayLike) -> Array:
 
 def checked_frames(model: Model, Q: ArrayLike | None) -> Array:
     """Q as an array of n poses; None: the model's own frames."""
-    if Q is None:
-        return joint_frames(model)
-    Q = numbers_like(Q)
-    if Q.shape != (model.n, 4, 4):
-        raise ArgumentError(f"Q has shape {Q.shape}; {model!r} needs one pose per body, ({model.n}, 4, 4)")
-    R = Q[:, :3, :3]
-    off = np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2)) > 1e-9
-    off |= (determinant(R) < 0) | (Q[:, 3] != (0, 0, 0, 1)).any(axis=1)
-    if off.any():
-        body = model.names[int(np.flatnonzero(off)[0])]
-        raise ArgumentError(f"Q of body {body!r} is not a pose: [[R, p], [0, 1]] with R a rotation")
-    return Q
+    return joint_frames(model) if Q is None else checked_poses(model, Q)
 
 
 # The model in other frames ---------------------------------------------------------------------------------
