@@ -32,7 +32,7 @@ class GpuEngine:
     def __init__(self, batch: ModelBatch, law: Law, timing: Timing) -> None:
         self.batch, self.law, self.timing, self.model = batch, law, timing, batch.model
         self.step = step_of(batch, law, timing)
-        if law.called or law.changes or law.more_changes:
+        if law.called or law.schedules:
             raise ArgumentError(
                 "members on a GPU take forces that are data and do not change in time: use device='cpu'"
             )

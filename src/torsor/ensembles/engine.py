@@ -102,6 +102,8 @@ class LaneEngine:
     def read(self, t: Array, h: Array, constant: Array, gain: Array, *numbers: Array) -> list[Array]:
         """The inputs of the steps of all lanes after their states: their own, and what changes in time."""
         law, m, found = self.law, len(t), [constant, gain, *numbers]
+        if not law.schedules:
+            return found
         inside = np.clip(TIMES, INSIDE, 1 - INSIDE) if len(law.knots) else np.array(TIMES)
         times = (self.timing.begin + t[:, None] + h[:, None] * inside).ravel()
         if law.changes:

@@ -139,7 +139,7 @@ def _law(model: Model, forces: Any, shape: tuple[int, ...]) -> Law:
         potential: Potential = forces
         forces = Function(lambda t, q, v: potential(q), needs_v=False)
     law = collect(model, forces, own=False)
-    if law.changes or law.more_changes or law.load_names or law.tracked is not None:
+    if law.schedules or law.load_names or law.tracked is not None:
         raise ArgumentError("forces of Brownian dynamics are torques at joints that do not change in time")
     axes = batch_of({"q": (shape, 1), "forces": (law.values.shape, 1), "torques": (law.constant.shape, 2)})
     if axes != shape[:-1]:

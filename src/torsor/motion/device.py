@@ -76,7 +76,7 @@ class DeviceLaw(CompiledLaw):
     """`CompiledLaw` of states on the device: data at joints that act each by themselves, functions of CuPy arrays."""
 
     def __init__(self, law: Law) -> None:
-        local = law.is_diagonal and not law.more_changes and "pulls" not in law.load_names
+        local = law.is_diagonal and law.schedule is None and not law.waves and "pulls" not in law.load_names
         if not local or any(term.batched for term in law.called):
             raise ArgumentError(
                 "on a GPU, forces are springs, friction, stops, PD, tables and constant wrenches, at joints without "

@@ -63,12 +63,12 @@ class Fixed(NamedTuple):
 
     def commands(self, first: int, count: int, t0: float = 0.0) -> Array:
         """The commands of steps, (..., 1 or count, width)."""
-        law, width = self.law, self.step.inputs["tau"][0]
+        law, width = self.law, self.law.rows * self.model.nv
         if not law.changes:
             return law.constant.reshape(*law.constant.shape[:-2], 1, width)
         starts = np.repeat(self.starts(first, count, t0), len(self.method.times))
         found = law.commands_at(self.sample_times(first, count, t0), starts)
-        return found.reshape(*found.shape[:-2], count, width)
+        return found.reshape(*found.shape[:-2], count, len(self.method.times) * width)
 
     def sample_times(self, first: int, count: int, t0: float = 0.0) -> Array:
         """The times at which steps read commands and wrenches, one step after the other."""

@@ -112,7 +112,7 @@ class FusedStages:
     def follow(self, t: float, h: float, c: Sequence[float], before: float = np.inf) -> None:
         """Read what changes in time, at the times t + c h of the stages; all of them before the next jump."""
         law = self.motion.law
-        if not (law.changes or law.more_changes):
+        if not law.schedules:
             return
         times = np.minimum(t + h * np.array(c[self.first :]), before)
         if law.changes:

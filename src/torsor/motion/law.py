@@ -204,11 +204,6 @@ class Law:
         return bool(self.commands or self.demands)
 
     @property
-    def more_changes(self) -> bool:
-        """Whether gains or wrenches change in time, and not only commands."""
-        return self.schedule is not None or bool(self.waves)
-
-    @property
     def batch(self) -> tuple[int, ...]:
         """The axes of trajectories that differ."""
         shapes = [self.values.shape[:-1], self.constant.shape[:-2]]

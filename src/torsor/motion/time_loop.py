@@ -129,8 +129,8 @@ class StepRun:
         self.lowered, self.m, self.times, self.functions, self.alone = step, m, times, functions, alone and m == 1
         self.h = np.broadcast_to(np.asarray(h, step.dtype), (m, 1))
         self.memory = memory = (FreedomMemory if step.by_freedoms else RowMemory)(step.step, m, np.dtype(step.dtype))
-        names = step.step.numbers
-        shapes = [(m, *step.step.inputs[name]) for name in names]
+        names, inputs = step.step.numbers, step.step.inputs
+        shapes = [(m, *inputs[name]) for name in names]
         self.numbers = [spread(np.ascontiguousarray(given[name]), shape) for name, shape in zip(names, shapes)]
         # what calls read: numbers that change in time are copied there, or are read where they lie
         own = {name: memory.laid(name, np.reshape(given[name], (1, -1, given[name].shape[-1])))[0] for name in LAW}
@@ -354,12 +354,13 @@ class TimeLoop:
                  lying: Sequence[Sequence[Array]]) -> None:  # fmt: skip
         self._keep: list[Any] = []
         rows, self._slots, self._operands = [], [], operands
+        places = {name: address(x) for name, x in operands.items()}
         for call in (call for half in calls for call in half):
             words, args = call.words(self._keep)
             rows.append(words)
             for name, x in operands.items():
-                reads = [(k, y) for k, y in enumerate(call.inputs) if np.may_share_memory(x, y)]
-                self._slots += [(name, args, k, address(y) - address(x)) for k, y in reads]
+                reads = [k for k, y in enumerate(call.inputs) if np.may_share_memory(x, y)]
+                self._slots += [(name, args, k, args.item(k) - places[name]) for k in reads]
         self._calls, self._count = np.array(rows, dtype=np.int64), len(calls[0])
         self._turns = 0 if len(calls) == 1 else 8 * self._calls.shape[1] * self._count  # bytes to the other half
         self._places = np.array([[args.ctypes.data + 8 * k, 0] for _, args, k, _ in self._slots], dtype=np.int64)
