@@ -592,6 +592,11 @@ def test_importing_torsor_imports_no_framework():
     processes.output(code)
 
 
+def test_versions_of_jax_that_end_the_process_are_refused():
+    run = processes.run("-c", "import jax; jax.__version_info__ = 0, 7, 1; import torsor.jax")
+    assert "needs JAX 0.7.2 or newer" in run.stderr
+
+
 @pytest.mark.parametrize("name", ["jax", "torch"])
 def test_without_the_framework_the_extra_is_named(name):
     code = f"import sys; sys.modules['{name}'] = None; import torsor.{name}"

@@ -25,6 +25,8 @@ try:
     import jax
 except ImportError as error:
     raise ImportError("torsor.jax needs JAX: pip install 'torsor[jax]'") from error
+if jax.__version_info__ < (0, 7, 2):  # its XLA ends the process where it changes a graph around functions of others
+    raise ImportError(f"torsor.jax needs JAX 0.7.2 or newer, not {jax.__version__}: pip install -U 'torsor[jax]'")
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.experimental.custom_partitioning import custom_partitioning
