@@ -498,7 +498,8 @@ def _bar(done: str, quiet: bool = False) -> Progress:
     """A bar on stderr that shows what is done and how much time is left."""
     columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn(done)
     times = TextColumn("time"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-    return Progress(*columns, *times, console=err, transient=True, disable=quiet or not err.is_terminal)
+    silent = quiet or not err.is_terminal  # a bar that is only disabled ends with an empty line, before rich 14.3
+    return Progress(*columns, *times, console=Console(quiet=True) if silent else err, transient=True, disable=silent)
 
 
 def _interrupted(simulation: Simulation) -> int:
