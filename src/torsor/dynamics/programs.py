@@ -116,12 +116,7 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
         raise ArgumentError(f"{algorithm.name} takes no external wrenches")
     if (body is None) == takes_frame(algorithm):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
-    frame = None if body is None else model.frame(body)
-    body_frames = None
-    if Q is not None:  # a copy, which nobody else can change
-        body_frames = BodyFrames(checked_poses(model, validate.real_array("Q", Q, finite=False)).copy())
-    if frame and body_frames and body in model.frames:  # the frame of a body itself is the new one
-        frame = body_frames.placed(frame)
+    frame, body_frames = _frames(model, body, Q)
 
     def program(algorithm: Algorithm, frame: Frame | None) -> Any:
         unroll = unrolling(specialised, PATIENT if target == "cpu" else ON_GPU)
@@ -139,3 +134,13 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     if isinstance(algorithm, Derivative) and by_columns:
         return MatrixGradient(algorithm.name, algorithm.inputs, frame, target, program(of_product(algorithm), None))
     return program(algorithm, frame)
+
+
+def _frames(model: Model, body: int | str | None, Q: ArrayLike | None) -> tuple[Frame | None, BodyFrames | None]:
+    """The frame of which a function tells, and the frames of all bodies if they are not the model's."""
+    frame = None if body is None else model.frame(body)
+    if Q is None:
+        return frame, None
+    frames = BodyFrames(checked_poses(model, validate.real_array("Q", Q, finite=False)).copy())  # nobody else's array
+    # a named frame stays where it is on its body; the frame of a body itself is the new one
+    return frames.placed(frame) if frame and body in model.frames else frame, frames
