@@ -385,6 +385,16 @@ def test_what_changes_in_time_does_so_on_a_device(cupy, model, each, method):
     assert difference(np.asarray(got.v), expected.v) < ROUNDING
 
 
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+def test_no_trajectory_under_forces_of_each(cupy, on_device):
+    forces = [ts.Feedback(np.zeros((0, 2, 4, 8)), t=[0.0, H]), ts.External(np.zeros((0, 4, 6)))]
+    forces += [ts.External(np.zeros((2, 4, 6)), [0.0, H]), ts.PD(0.0, np.zeros((0, 4)), 1.0)]
+    q = np.zeros((0, 4))
+    q = fake_cupy.on_device(q) if on_device else q
+    for method in STEPS_OF:
+        assert ts.rollout(ARM, q, q, steps=2, step=H, method=method, forces=forces).q.shape == (0, 2, 4)
+
+
 def test_functions_do_not_act_on_a_device(cupy):
     q = fake_cupy.on_device(np.zeros((2, 4)))
     with pytest.raises(ts.ArgumentError, match="not functions"):

@@ -72,7 +72,7 @@ def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: 
     own = {**step.loads, **(step.members.inputs if step.members else {})}
     if law.waves:  # the rows of all steps
         rows = own[WAVES][..., None, :, :] + setup.waves(0, steps)[:, 0]
-        own[WAVES] = rows.reshape(*rows.shape[:-3], -1, 6)
+        own[WAVES] = rows.reshape(*rows.shape[:-3], prod(rows.shape[-3:-1]), 6)
     arrays |= {name: gpu.columns(own[name], len(step.inputs[name]), dtype) for name in step.numbers}
     q, v, *stopped = run(setup, kernel, modules, arrays, steps, every)
     t = setup.length * every * np.arange(1, steps // every + 1)
@@ -123,14 +123,12 @@ def _arrays(setup: Fixed, kernel: RolloutKernel, arrays: Mapping[str, Any], step
     and the batch axes."""
     cp, model = gpu.cupy(), setup.model
     commands, gain = setup.commands(0, steps), setup.values(0, steps)  # (..., 1 or steps, width)
-    flat_gain = gain.reshape(*gain.shape[:-2], -1)
+    flat, flat_gain = (x.reshape(*x.shape[:-2], prod(x.shape[-2:])) for x in (commands, gain))
     again = RESET if kernel.reset else ()
     waves = {WAVES: (steps * setup.step.inputs[WAVES][0], 6)} if setup.law.waves else {}
     cores = {name: waves.get(name) or place_of(name).shape(model) for name in ("q", "v", *kernel.numbers, *again)}
-    given = {name: arrays[name] for name in cores} | {
-        "tau": cp.asarray(commands.reshape(*commands.shape[:-2], -1), dtype)
-    }
-    cores["tau"] = (prod(commands.shape[-2:]),)
+    given = {name: arrays[name] for name in cores} | {"tau": cp.asarray(flat, dtype)}
+    cores["tau"] = flat.shape[-1:]
     if flat_gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
         given["gain"], cores["gain"] = cp.asarray(flat_gain, dtype), flat_gain.shape[-1:]
     views, batch = gpu.views_of(model, given, [*cores.values()], dtype)

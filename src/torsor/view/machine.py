@@ -66,7 +66,7 @@ def moving(model: Model, forces: Any = (), pace: float = 1.0) -> dict[str, Any]:
         raise ArgumentError(f"a page moves {MOST_FREEDOMS} freedoms at most; {model!r} has {model.nv}")
     batch = ModelBatch(model, gravity=np.stack([model.gravity, model.gravity + 1.0]))  # gravity becomes an input
     law = collect(batch, [*force_list(forces), _Hand(1.0)])
-    if not law.is_data or law.changes or law.schedule is not None or law.waves:
+    if not law.is_data or law.schedules:
         raise ArgumentError("a page takes forces that are data and do not change in time, and no functions of the user")
     twice = collect(batch, [*force_list(forces), _Hand(2.0)])
     own, module = replace(members(batch), frames=compact(short_frames(model))), Module()
