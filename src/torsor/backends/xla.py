@@ -50,6 +50,33 @@ def _text(name: str, message: str) -> str:
     return f'@{name} = private constant [{len(message) + 1} x i8] c"{message}\\00"'
 
 
+def _beginning(traits: int, record: str) -> str:
+    """The first lines of a handler: answer a question for its traits, find the program and the arrays of the call."""
+    return f"""\
+  %asked = call i1 @asked(ptr %frame, i32 {traits})
+  br i1 %asked, label %finished, label %find
+finished:
+  ret ptr null
+find:
+  %record = call ptr @program(ptr %frame)
+  %missing = icmp eq ptr %record, null
+  br i1 %missing, label %not_loaded, label %counts
+not_loaded:
+  %error.unknown = call ptr @failed(ptr %frame, ptr @unknown)
+  ret ptr %error.unknown
+counts:
+  %given.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 2
+  %given = load i64, ptr %given.at
+  %inputs.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 4
+  %inputs = load ptr, ptr %inputs.at
+  %results.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 2
+  %results = load i64, ptr %results.at
+  %outputs.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
+  %outputs = load ptr, ptr %outputs.at
+  %arrays.at = getelementptr %{record}, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at"""
+
+
 COMMON = f"""
 %version = type {{ i64, ptr, i32, i32 }}
 %extension = type {{ i64, i32, ptr, ptr }}
@@ -502,28 +529,7 @@ end:
 define ptr @kernel(ptr %frame) nounwind {{
 entry:
   %here = alloca %job
-  %asked = call i1 @asked(ptr %frame, i32 0)
-  br i1 %asked, label %finished, label %find
-finished:
-  ret ptr null
-find:
-  %record = call ptr @program(ptr %frame)
-  %missing = icmp eq ptr %record, null
-  br i1 %missing, label %not_loaded, label %counts
-not_loaded:
-  %error.unknown = call ptr @failed(ptr %frame, ptr @unknown)
-  ret ptr %error.unknown
-counts:
-  %given.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 2
-  %given = load i64, ptr %given.at
-  %inputs = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 4
-  %buffers = load ptr, ptr %inputs
-  %results.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 2
-  %results = load i64, ptr %results.at
-  %outputs.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
-  %outputs = load ptr, ptr %outputs.at
-  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
-  %arrays = load i64, ptr %arrays.at
+{_beginning(0, "record")}
   %parts = call ptr @parts(ptr %record)
   %part.count = load i64, ptr %parts
   %uncut = icmp eq i64 %part.count, 0
@@ -574,7 +580,7 @@ prepare:
 operand:
   %k = phi i64 [ 0, %prepare ], [ %k.next, %operand.good ]
   %is_input = icmp slt i64 %k, %given
-  %buffer.at = getelementptr ptr, ptr %buffers, i64 %k
+  %buffer.at = getelementptr ptr, ptr %inputs, i64 %k
   %at = select i1 %is_input, ptr %buffer.at, ptr %outputs
   %buffer = load ptr, ptr %at
   %good = call i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count)
@@ -656,28 +662,7 @@ entry:
   %addresses = alloca [{MOST_ARRAYS} x ptr]
   %parameters = alloca [{MOST_PARAMETERS} x ptr]
   %question = alloca %stream
-  %asked = call i1 @asked(ptr %frame, i32 1)
-  br i1 %asked, label %finished, label %find
-finished:
-  ret ptr null
-find:
-  %record = call ptr @program(ptr %frame)
-  %missing = icmp eq ptr %record, null
-  br i1 %missing, label %not_loaded, label %counts
-not_loaded:
-  %error.unknown = call ptr @failed(ptr %frame, ptr @unknown)
-  ret ptr %error.unknown
-counts:
-  %given.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 2
-  %given = load i64, ptr %given.at
-  %inputs.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 4
-  %inputs = load ptr, ptr %inputs.at
-  %results.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 2
-  %results = load i64, ptr %results.at
-  %outputs.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
-  %outputs = load ptr, ptr %outputs.at
-  %arrays.at = getelementptr %launch, ptr %record, i32 0, i32 3
-  %arrays = load i64, ptr %arrays.at
+{_beginning(1, "launch")}
   %given.all = add i64 %given, %results
   %right = icmp eq i64 %given.all, %arrays
   br i1 %right, label %array, label %wrong
