@@ -148,6 +148,14 @@ def device(monkeypatch):
     members._structure.cache_clear()
 
 
+def in_time(model):
+    """Commands, wrenches and gains that change."""
+    rng, n = np.random.default_rng(2), model.nv
+    t = [0.0, 0.005, 0.01, 1.0]
+    gains = ts.Feedback(0.1 * rng.normal(size=(4, n, 2 * n)), tau=rng.normal(size=(4, n)), t=t)
+    return ts.Table(t, rng.normal(size=(4, n)), "linear"), ts.External(rng.normal(size=(4, model.n, 6)), t), gains
+
+
 SERVOS = {"PD.kp": ts.Uniform(low=1.0, high=5.0), "*.damping": ts.Uniform(low=0.1, high=0.5)}
 SERVO = {"forces": (ts.PD(0.0, 1.0, 0.0),)}
 ON_DEVICE = {
@@ -160,7 +168,11 @@ ON_DEVICE = {
         {"method": "rk4", "step": 0.01},
     ),
     "loops": (zoo.random_chain(70, 2), {"*.density": ts.Normal(mean=1.0, std=0.1)}, {"times": np.array([0.002])}),
-}
+    "loops, rk4": (zoo.random_chain(70, 2), {"*.density": ts.Normal(mean=1.0, std=0.1)},
+                   {"method": "rk4", "times": np.array([0.001, 0.002])}),
+    "forces in time": (ARM, VARY, {"method": "rk4", "times": np.array([0.0, 0.004, 0.008, 0.02, 0.022]), "step": 2e-3,
+                                   "forces": in_time(ARM)}),
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""Members side by side on a GPU: the steps of `engine.py`, with a thread in place of a lane."""
+"""Members side by side on a GPU: the steps of `engine.py`, with a thread in place of a lane.
+
+Members with fixed steps are a rollout. Those with a step size of their own take the kernel that is made here.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +13,41 @@ from numpy.typing import NDArray
 
 from torsor.backends import gpu
 from torsor.backends.cuda import REGISTERS, Kernel, Launch
-from torsor.backends.pointwise import trace
-from torsor.compiler.members import Members, members
-from torsor.compiler.request import ON_GPU, Request
+from torsor.compiler.members import members
+from torsor.compiler.request import Request
 from torsor.ensembles import engine
-from torsor.ensembles.engine import CONTROL, Timing, step_of
+from torsor.ensembles.engine import CONTROL, Timing, fixed, step_of
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch
-from torsor.motion.cuda_loops import MembersKernel
-from torsor.motion.gpu_rollout import numbers_of_inputs
+from torsor.motion.cuda_loops import AdaptiveKernel
+from torsor.motion.gpu_rollout import GpuSteps, dynamics_request, numbers_of_inputs, stops_kernel
 from torsor.motion.law import Law
 from torsor.motion.lowering import Step, cut
-from torsor.motion.stops import outside, stop_inputs, stops_key
+from torsor.motion.steps import METHODS
+from torsor.motion.stops import stops_key
+from torsor.motion.time_loop import calls_until
 
 Array = NDArray[Any]
 
 
 class GpuEngine:
-    """The kernel that moves the members of one structure under one law, on a GPU; see `engine.LaneEngine`."""
+    """Moves the members of one structure under one law, on a GPU; see `engine.LaneEngine`."""
 
     def __init__(self, batch: ModelBatch, law: Law, timing: Timing) -> None:
         self.batch, self.law, self.timing, self.model = batch, law, timing, batch.model
+        self.made: dict[str, Any]
+        if not timing.adaptive:
+            self.steps = GpuSteps(fixed(batch, law, timing), "float64", timing.stops, apart=True)
+            self.made = self.steps.modules
+            return
         self.step = step_of(batch, law, timing)
-        if law.called or law.schedules:
+        if law.schedules:
             raise ArgumentError(
-                "members on a GPU take forces that are data and do not change in time: use device='cpu'"
+                "members on a GPU with a step size of their own take forces that do not change in time: choose one of "
+                f"the methods {', '.join(METHODS)}, or device='cpu'"
             )
         found = members(batch)
         key = "ensemble on the device", law.key, timing.method, stops_key(batch.model, timing.stops)
-        self.made: dict[str, Any]
         self.request, self.kernel, self.made = found.store.once(key, lambda: (*kernel_of(self.step, timing), {}))
 
     def run(self, q0: Array, v0: Array) -> tuple[Array, ...]:
@@ -49,18 +58,39 @@ class GpuEngine:
     def on_device(self, q0: Array, v0: Array) -> list[Any]:
         """The arrays of members that the kernel reads."""
         law, count = self.law, len(q0)
-        constant = law.constant.reshape(*law.constant.shape[:-2], -1)
-        own = {**(law.loads or {}), **members(self.batch).inputs}
-        given = [
-            (constant, 1),
-            (law.values, 1),
-            *((own[name], len(self.step.inputs[name])) for name in self.step.numbers),
-        ]
+        given = [(q0, 1), (v0, 1)]
+        if self.timing.adaptive:
+            own = {**(law.loads or {}), **members(self.batch).inputs}
+            given += [(law.constant.reshape(*law.constant.shape[:-2], -1), 1), (law.values, 1)]
+            given += [(own[name], len(self.step.inputs[name])) for name in self.step.numbers]
         wide = [np.broadcast_to(x, (count, *x.shape[x.ndim - core :])) for x, core in given]
-        return [gpu.columns(x, x.ndim - 1, "float64") for x in (q0, v0, *wide)]
+        return [gpu.columns(x, x.ndim - 1, "float64") for x in wide]
 
     def moved(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """What `run` gives, as arrays on the device."""
+        return self._adaptive(given) if self.timing.adaptive else self._fixed(*given)
+
+    def _fixed(self, q: Any, v: Any) -> tuple[Any, ...]:
+        """As a rollout moves them, one for all times with steps of one number between them."""
+        cp, timing, nq = gpu.cupy(), self.timing, self.model.nq
+        ends = np.rint(timing.times / timing.step).astype(int).tolist()
+        out = cp.empty((len(q), len(ends), nq + self.model.nv), "float64")
+        status, when = cp.empty(len(q), "int8"), cp.empty(len(q), "float64")
+        status[:], when[:] = engine.OK, np.nan
+        done, row = 0, int(ends[0] == 0)
+        out[:, :row, :nq], out[:, :row, nq:] = q[:, None], v[:, None]
+        for every, count in calls_until(ends[row:], ends[-1]):
+            path_q, path_v, *stopped = self.steps({"q": q, "v": v}, done, every * count, every)
+            out[:, row : row + count, :nq], out[:, row : row + count, nq:] = path_q, path_v
+            q, v, done, row = path_q[:, -1], path_v[:, -1], done + every * count, row + count
+            if stopped:  # those that have stopped before stop again, at once
+                reason = stopped[1][:, -1]
+                when = np.where(np.isnan(when), stopped[0], when)
+                status = np.where(reason > 0, engine.STOPPED - 1 + reason, status).astype("int8")
+        status[(status == engine.OK) & ~np.isfinite(out).all(axis=(1, 2))] = engine.DIVERGED
+        return (out, status, when) if timing.stops else (out, status)
+
+    def _adaptive(self, given: Sequence[Any]) -> tuple[Any, ...]:
         cp, launch, count, stored = gpu.cupy(), Launch(), len(given[0]), len(self.timing.times)
         out = cp.empty((count, stored, self.model.nq + self.model.nv), "float64")
         status = cp.empty(count, "int8")
@@ -73,15 +103,13 @@ class GpuEngine:
         self.made["kernel"]((blocks,), (launch.threads,), (*arguments, np.int64(count), *when, *tree))
         return out, status, *when
 
-    def _settings(self) -> tuple[Array, Array, Array]:
-        """The numbers of `SETTINGS`, the times, and after how many steps they are."""
+    def _settings(self) -> tuple[Array, Array]:
+        """The numbers of `SETTINGS`, and the times."""
         timing = self.timing
         end = float(timing.times[-1])
-        first = engine.FIRST_STEP * end if timing.adaptive else timing.step
-        settings = [end, first, timing.rtol, timing.atol, engine.SMALLEST * end, CONTROL.safety, CONTROL.shrink]
-        settings += [CONTROL.grow, 1 / CONTROL.power, engine.HALVINGS, engine.LOOKS, engine.TURNS]
-        ends = np.zeros(1) if timing.adaptive else np.rint(timing.times / timing.step)
-        return np.array(settings), np.array(timing.times), ends.astype(np.int32)
+        settings = [end, engine.FIRST_STEP * end, timing.rtol, timing.atol, engine.SMALLEST * end, CONTROL.safety]
+        settings += [CONTROL.shrink, CONTROL.grow, 1 / CONTROL.power, engine.HALVINGS, engine.LOOKS, engine.TURNS]
+        return np.array(settings), np.array(timing.times)
 
     def _grid(self, count: int, launch: Launch) -> tuple[int, list[Any]]:
         """How many blocks are resident at once, and what loops need beside the arrays."""
@@ -95,24 +123,11 @@ class GpuEngine:
         return min(blocks, resident * gpu.cupy().cuda.Device().attributes["MultiProcessorCount"]), []
 
 
-def kernel_of(step: Step, timing: Timing) -> tuple[Request, MembersKernel]:
+def kernel_of(step: Step, timing: Timing) -> tuple[Request, AdaptiveKernel]:
     """The request of the forward dynamics, and the kernel around it."""
-    assert step.members is not None
     model, (*pieces, end) = step.model, cut(step, inverse=False)
-    request = Request(step.algorithm, model, options=step.options, unroll=ON_GPU, members=step.members)
-    width = model.nq + model.nv
-    last = Kernel(end.code, numbers_of_inputs(step.inputs), (5, width) if timing.adaptive else (width,), 64)
+    request = dynamics_request(step, "float64", apart=True)
+    last = Kernel(end.code, numbers_of_inputs(step.inputs), (5, model.nq + model.nv), 64)
     codes = engine.OK, engine.DIVERGED, engine.STUCK, engine.STOPPED
-    stages = tuple(piece.code for piece in pieces)
-    return request, MembersKernel(stages, last, Kernel.of(request), codes, _stops(step.members, timing))
-
-
-def _stops(found: Members, timing: Timing) -> Kernel | None:
-    """The kernel of the stop conditions."""
-    if not timing.stops:
-        return None
-    model = found.frames.model
-    inputs = stop_inputs(model, found)
-    return Kernel(
-        trace(outside(model, timing.stops, found), inputs), numbers_of_inputs(inputs), (len(timing.stops),), 64
-    )
+    stops = stops_kernel(model, timing.stops, step.members, 64) if timing.stops else None
+    return request, AdaptiveKernel(tuple(piece.code for piece in pieces), last, Kernel.of(request), codes, stops)

@@ -228,7 +228,9 @@ class Noise(NamedTuple):
     batch: tuple[int, ...]
     rng: np.random.Generator
 
-    def commands(self, first: int, count: int) -> Array:
+    begin: float = 0.0
+
+    def commands(self, first: int, count: int, t0: float = 0.0) -> Array:
         """The commands of so many steps, (..., count, SLOTS * rows * nv): the noise is new in every call."""
         nv, size = self.model.nv, np.sqrt(2 * self.kT / self.length)
         rows = np.zeros((*self.batch, count, SLOTS, nv))
@@ -237,7 +239,7 @@ class Noise(NamedTuple):
         rows[..., TEMPERATURE, :] = self.kT / 2
         return rows.reshape(*self.batch, count, SLOTS * nv)
 
-    def values(self, first: int, count: int) -> Array:
+    def values(self, first: int, count: int, t0: float = 0.0) -> Array:
         """The numbers of the law, which do not change, (..., 1, k)."""
         return self.law.values[..., None, :]
 

@@ -1,9 +1,9 @@
-"""CUDA kernels with a loop over time around `advance`, one step of one state: for rollouts and for ensembles.
+"""CUDA kernels with a loop over time around `advance`, one step of one state: of fixed length, or adaptive.
 
-A thread takes a trajectory through all its steps. Of an ensemble it then takes the next member; adaptive steps have a
-step size per thread. Which thread takes a member does not change what becomes of it, so results do not depend on the
-order in which threads arrive. The arrays of members lie number by number, members side by side; the states that are
-stored lie member by member.
+A thread takes a trajectory through all its fixed steps. Adaptive steps have a step size per thread; it takes the next
+member of the ensemble when its own has arrived. Which thread takes a member does not change what becomes of it, so
+results do not depend on the order in which threads arrive. The arrays of members lie number by number, members side by
+side; the states that adaptive steps store lie member by member.
 """
 
 from __future__ import annotations
@@ -19,22 +19,11 @@ from torsor.backends.cuda_prelude import prelude
 from torsor.compiler.tape import Code
 
 RESET = ("reset_q", "reset_v")  # states from which a trajectory that stops goes on
-# The numbers that the kernel reads: the last time, the first step (or all of them), tolerances, how steps change, and
+# The numbers that the kernel of adaptive steps reads: the last time, the first step, tolerances, how steps change, and
 # how often one is halved to find where a member stops, looked at, and how often a turn is looked for between looks.
 SETTINGS = (
-    "end",
-    "first",
-    "rtol",
-    "atol",
-    "smallest",
-    "safety",
-    "shrink",
-    "grow",
-    "exponent",
-    "halvings",
-    "looks",
-    "turns",
-)
+    "end", "first", "rtol", "atol", "smallest", "safety", "shrink", "grow", "exponent", "halvings", "looks", "turns",
+)  # fmt: skip
 
 
 def staged(step: Kernel, stages: Sequence[Code], dynamics: Kernel) -> str:
@@ -67,7 +56,8 @@ class RolloutKernel:
 
     step      the kernel whose text is `advance`: q, v, tau, gain, h, and numbers of every trajectory -> the next (q, v)
     stages    if the accelerations are not part of that text: the code of (q, v, tau) at each evaluation
-    dynamics  the loop kernel that computes the accelerations in that case
+    dynamics  the kernel that computes the accelerations in that case, straight line or loops
+    apart     whether they are a function of their own that all stages call
     """
 
     step: Kernel  # its code is a Code
@@ -75,6 +65,11 @@ class RolloutKernel:
     dynamics: Kernel | None
     ends: Kernel | None = None  # q, v, numbers of members -> how far each stop condition is exceeded
     reset: bool = False  # whether trajectories that stop go on from another state
+    apart: bool = False
+
+    @property
+    def looped(self) -> bool:
+        return self.dynamics is not None and self.dynamics.looped
 
     @property
     def bits(self) -> int:
@@ -92,7 +87,8 @@ class RolloutKernel:
 
     def source(self, launch: Launch | None = None) -> str:
         launch = launch or Launch()
-        parts = [prelude(self.bits, self.step.trig), self.dynamics.state() if self.dynamics else "", self.advance()]
+        dynamics = self.dynamics.state(inline=not self.apart) if self.dynamics else ""
+        parts = [prelude(self.bits, self.step.trig), dynamics, self.advance()]
         parts += [self.ends.state("outside")] if self.ends else []
         return "\n".join((*parts, self._entry(launch)))
 
@@ -124,7 +120,7 @@ class RolloutKernel:
         parameters += ["int* __restrict__ why, int* __restrict__ when"] if ends else []
         parameters += [strided.format(name=name) for name in RESET] if self.reset else []
         before, head = [], f"long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
-        if self.dynamics:
+        if self.dynamics and self.looped:
             loop, scratch = self.dynamics.loop_text(threads)
             parameters += loop
             before += scratch
@@ -132,7 +128,7 @@ class RolloutKernel:
         for_k = "for (int k = 0; k < {0}; ++k)"
         lines = [
             *before,
-            f"for ({head}; b < count; b += {'all' if self.dynamics else 'count'}) {{",
+            f"for ({head}; b < count; b += {'all' if self.looped else 'count'}) {{",
             f"  T x[{nq + nv}], y[{nq + nv}], u[{width}];",
             f"  {for_k.format(nq)} x[k] = q[b * q_step + k * q_stride];",
             f"  {for_k.format(nv)} x[{nq} + k] = v[b * v_step + k * v_stride];",
@@ -177,12 +173,12 @@ class RolloutKernel:
 
 
 @dataclass(frozen=True)
-class MembersKernel:
-    """Steps of an integrator for members whose numbers differ.
+class AdaptiveKernel:
+    """Adaptive steps of members whose numbers differ.
 
     stages    the code of (q, v, tau) wherever a step needs accelerations (`lowering.cut`)
-    step      the kernel of what a step gives; its inputs are q, v, tau, gain, h and the numbers of a member.  Its rows
-              are the new state (q, v) and, for adaptive steps, those of `torsor.ensembles.engine.embedded`
+    step      the kernel of what a step gives, the rows of `torsor.ensembles.engine.embedded`; its inputs are q, v, tau,
+              gain, h and the numbers of a member
     dynamics  the kernel of the forward dynamics, straight line or loops; its last inputs are the numbers of a member
     codes     what `status` says of a member that arrived, diverged, had too small a step, or stopped by the first
               condition (one more by the second, and so on)
@@ -194,10 +190,6 @@ class MembersKernel:
     dynamics: Kernel
     codes: tuple[int, int, int, int]
     stops: Kernel | None = None
-
-    @property
-    def adaptive(self) -> bool:
-        return len(self.step.shape) > 1
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -219,7 +211,7 @@ class MembersKernel:
         sizes, threads = dict(self.step.inputs), launch.threads
         nq, width, (ok, diverged, stuck, stopped) = sizes["q"], sizes["q"] + sizes["v"], self.codes
         parameters = [f"const T* __restrict__ {array(name)}" for name in self.given]
-        parameters += ["const T* __restrict__ settings", "const T* __restrict__ times", "const int* __restrict__ ends"]
+        parameters += ["const T* __restrict__ settings", "const T* __restrict__ times"]
         parameters += ["const int stored", "T* __restrict__ out", "signed char* __restrict__ status"]
         parameters += ["unsigned long long* __restrict__ next", "const long long count"]
         parameters += ["T* __restrict__ when"] if self.stops else []
@@ -237,19 +229,11 @@ class MembersKernel:
             "nq": nq, "nv": sizes["v"], "width": width, "threads": threads, "ok": ok, "diverged": diverged,
             "stuck": stuck, "stopped": stopped - 1, "stops": prod(self.stops.shape) if self.stops else 0,
         }  # fmt: skip
-        words |= {name: text.format(**words) for name, text in self._watching.items()} | {"reason": self._reason(nq)}
-        text = (ADAPTIVE if self.adaptive else FIXED).format(
-            advance=f"advance({', '.join([*arrays, 'Row{r}', *scratch])});", **words
-        )
+        words |= {name: text.format(**words) if self.stops else "" for name, text in WATCH.items()}
+        words["reason"] = self._reason(nq)
+        text = LOOP.format(advance=f"advance({', '.join([*arrays, 'Row{r}', *scratch])});", **words)
         head = f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join([*parameters, *loop])}) {{\n'
         return head + "".join(f"  {line}\n" for line in lines) + text + "}\n"
-
-    @property
-    def _watching(self) -> dict[str, str]:
-        """The parts of the kernel that look at stop conditions."""
-        if self.stops is None:
-            return dict.fromkeys(WATCH_FIXED, "")
-        return WATCH_ADAPTIVE if self.adaptive else WATCH_FIXED
 
     def _reason(self, nq: int) -> str:
         """`reason(x)`: the number of the first stop condition that a state meets, from 1 on; 0 if there is none."""
@@ -270,44 +254,9 @@ class MembersKernel:
     }};"""
 
 
-# Steps of length `first`; row k is stored after ends[k] of them.  A member that stops stays where it is.
-FIXED = """\
-  for (; b < count; b += (long long)gridDim.x * {threads}) {{
-    for (int k = 0; k < {nq}; ++k) y[k] = in_q[k * count + b];
-    for (int k = 0; k < {nv}; ++k) y[{nq} + k] = in_v[k * count + b];
-    T* to = out + b * stored * {width};
-    int sound = 1, done = 0;
-    {reason}
-    {at_start}
-    for (int row = 0; row < stored; ++row) {{
-#pragma unroll 1
-      for (; done < ends[row]; ++done) {{
-        {in_step}
-        {advance}
-        for (int k = 0; k < {width}; ++k) y[k] = r[k];
-        {after}
-      }}
-      for (int k = 0; k < {width}; ++k) {{
-        *to++ = y[k];
-        sound &= y[k] - y[k] == 0;
-      }}
-    }}
-    status[b] = sound ? {ok} : {diverged};
-    {at_end}
-  }}
-"""
-WATCH_FIXED = {
-    "at_start": "int why = reason(y), last = 0;",
-    "in_step": "if (why) continue;",
-    "after": "if ((why = reason(y))) last = done + 1;",
-    "at_end": """\
-if (why) status[b] = {stopped} + why;
-    when[b] = why ? last * first : __longlong_as_double(0x7ff8000000000000ll);""",
-}
-
 # The rows of r: the new state, h times its rate at the start and at the end, the last term of the continuous extension,
 # the error.  A thread whose member has arrived takes the next one: those beside it go on with theirs.
-ADAPTIVE = """\
+LOOP = """\
   const T nothing = __longlong_as_double(0x7ff8000000000000ll);
   T t = 0, h = 0;
   int row = 0, sound = 1, has_member = 0;
@@ -371,7 +320,7 @@ ADAPTIVE = """\
   }}
 """
 # Where a step leaves the bounds, the time is found by halving; the state there is stored for all times after it.
-WATCH_ADAPTIVE = {
+WATCH = {
     "at_start": """\
 if (const int why = reason(y)) {{
         for (; row < stored; ++row)

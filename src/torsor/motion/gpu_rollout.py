@@ -11,10 +11,12 @@ import numpy as np
 from torsor.backends import gpu
 from torsor.backends.cuda import Kernel, Launch
 from torsor.backends.pointwise import trace
-from torsor.compiler.request import NEVER, Request
+from torsor.compiler.members import Members
+from torsor.compiler.request import NEVER, ON_GPU, Request
 from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
+from torsor.model.model import Model
 from torsor.motion.cuda_loops import RESET, RolloutKernel
 from torsor.motion.driver import Fixed
 from torsor.motion.lowering import WAVES, Step, cut
@@ -24,28 +26,37 @@ from torsor.motion.trajectory import Trajectory
 UNROLLED_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
 
 
-def kernel_of(step: Step, *, dtype: str, trig: str = "accurate", specialised: bool | None = None,
+def kernel_of(step: Step, *, dtype: str, trig: str = "accurate", specialised: bool | None = None, apart: bool = False,
               stops: tuple[Stop, ...] = (), reset: bool = False) -> RolloutKernel:  # fmt: skip
-    """The kernel of a rollout: its step unrolled, or cut into stages around the loop kernel of a large model."""
+    """The kernel of a rollout: its step unrolled, or cut into stages around the kernel of its accelerations.
+
+    apart   whether the accelerations are a function that all stages call: of members whose numbers differ, they took
+            1.7 times as long when they were written out at every stage
+    """
     model, found, bits = step.model, step.members, 64 if dtype == "float64" else 32
-    ends = None
-    if stops:
-        own = stop_inputs(model, found)
-        ends = Kernel(trace(outside(model, stops, found), own), numbers_of_inputs(own), (len(stops),), bits)
+    ends = stops_kernel(model, stops, found, bits) if stops else None
     inputs, shape = step.inputs, (model.nq + model.nv,)
-    if specialised or model.couplings or (specialised is None and model.nv <= UNROLLED_FREEDOMS):
+    small = model.couplings or (specialised is None and model.nv <= UNROLLED_FREEDOMS)
+    if specialised or (small and not apart):
         return RolloutKernel(
             Kernel(trace(step.whole, inputs), numbers_of_inputs(inputs), shape, bits, trig), (), None, ends, reset
         )
     *pieces, end = cut(step, inverse=False)
-    dynamics = Kernel.of(dynamics_request(step, dtype), trig)
+    dynamics = Kernel.of(dynamics_request(step, dtype, apart), trig)
     last = Kernel(end.code, numbers_of_inputs(inputs), shape, bits, trig)
-    return RolloutKernel(last, tuple(piece.code for piece in pieces), dynamics, ends, reset)
+    return RolloutKernel(last, tuple(piece.code for piece in pieces), dynamics, ends, reset, apart)
 
 
-def dynamics_request(step: Step, dtype: str) -> Request:
-    """The loops of the forward dynamics that a step needs."""
-    return Request(step.algorithm, step.model, options=step.options, dtype=dtype, unroll=NEVER, members=step.members)
+def stops_kernel(model: Model, stops: tuple[Stop, ...], found: Members | None, bits: int) -> Kernel:
+    """The kernel of how far a state is beyond each stop condition."""
+    inputs = stop_inputs(model, found)
+    return Kernel(trace(outside(model, stops, found), inputs), numbers_of_inputs(inputs), (len(stops),), bits)
+
+
+def dynamics_request(step: Step, dtype: str, apart: bool = False) -> Request:
+    """The forward dynamics that the stages of a step need."""
+    unroll = ON_GPU if apart else NEVER
+    return Request(step.algorithm, step.model, options=step.options, dtype=dtype, unroll=unroll, members=step.members)
 
 
 def numbers_of_inputs(inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
@@ -57,33 +68,48 @@ def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: 
                    reset: Mapping[str, Any]) -> Trajectory:  # fmt: skip
     """`rollout` of states on a GPU."""
     gpu.refuse_recording("a rollout")
-    law, step, model = setup.law, setup.step, setup.model
-    if law.called:
-        raise ArgumentError("rollouts on a GPU take forces that are data, not functions: give NumPy arrays")
-    arrays = {"q": q, "v": v, **reset}
-    dtype = gpu.precision(arrays.values())
-    key = "cuda rollout", *step.reads, dtype, stops_key(model, stops), bool(reset)
-
-    def make() -> tuple[RolloutKernel, dict[str, Any]]:
-        kernel = kernel_of(step, dtype=dtype, stops=stops, reset=bool(reset))
-        return kernel, {"request": kernel.dynamics and dynamics_request(step, dtype)}
-
-    kernel, modules = (step.members.store if step.members else store(model)).once(key, make)
-    own = {**step.loads, **(step.members.inputs if step.members else {})}
-    if law.waves:  # the rows of all steps
-        rows = own[WAVES][..., None, :, :] + setup.waves(0, steps)[:, 0]
-        own[WAVES] = rows.reshape(*rows.shape[:-3], prod(rows.shape[-3:-1]), 6)
-    arrays |= {name: gpu.columns(own[name], len(step.inputs[name]), dtype) for name in step.numbers}
-    q, v, *stopped = run(setup, kernel, modules, arrays, steps, every)
+    states = {"q": q, "v": v, **reset}
+    move = GpuSteps(setup, gpu.precision(states.values()), stops, bool(reset))
+    q, v, *stopped = move(states, 0, steps, every)
     t = setup.length * every * np.arange(1, steps // every + 1)
     names = ("stop_time", "stop_reason") if stops else ()
     about = {"method": setup.name, "step": setup.length, "every": every}
     return Trajectory.of_states(setup.machine, t, q, v, about, **dict(zip(names, stopped)))
 
 
-def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Mapping[str, Any], steps: int,
-        every: int) -> tuple[Any, ...]:  # fmt: skip
-    """The stored q and v, and with stop conditions time and reason.
+class GpuSteps:
+    """Fixed steps of many states by one kernel, which is kept with the model or the structure of a batch.
+
+    `apart` is that of `kernel_of`.
+    """
+
+    def __init__(self, setup: Fixed, dtype: str, stops: tuple[Stop, ...], reset: bool = False,
+                 apart: bool = False) -> None:  # fmt: skip
+        self.setup, self.dtype, step = setup, dtype, setup.step
+        if setup.law.called:
+            raise ArgumentError("rollouts on a GPU take forces that are data, not functions: give NumPy arrays")
+
+        def make() -> tuple[RolloutKernel, dict[str, Any]]:
+            kernel = kernel_of(step, dtype=dtype, stops=stops, reset=reset, apart=apart)
+            return kernel, {"request": kernel.dynamics and dynamics_request(step, dtype, apart)}
+
+        key = "cuda rollout", *step.reads, dtype, stops_key(step.model, stops), reset, apart
+        self.kernel, self.modules = (step.members.store if step.members else store(step.model)).once(key, make)
+        self.own = {**step.loads, **(step.members.inputs if step.members else {})}
+
+    def __call__(self, states: Mapping[str, Any], first: int, steps: int, every: int) -> tuple[Any, ...]:
+        """What `run` gives for the steps from the first-th on; states: q, v, and those to go on from."""
+        setup, step, own = self.setup, self.setup.step, self.own
+        if setup.law.waves:  # the rows of all steps
+            rows = own[WAVES][..., None, :, :] + setup.waves(first, steps, setup.begin)[:, 0]
+            own = own | {WAVES: rows.reshape(*rows.shape[:-3], prod(rows.shape[-3:-1]), 6)}
+        numbers = {name: gpu.columns(own[name], len(step.inputs[name]), self.dtype) for name in step.numbers}
+        return run(setup, self.kernel, self.modules, {**states, **numbers}, steps, every, first)
+
+
+def run(setup: Any, kernel: RolloutKernel, modules: dict[str, Any], arrays: Mapping[str, Any], steps: int, every: int,
+        first: int = 0) -> tuple[Any, ...]:  # fmt: skip
+    """The stored q and v, (..., stored, n), and with stop conditions the times of stops and their reasons.
 
     `modules` keeps the compiled kernel and the model's tables;  arrays: q, v, and the numbers of every trajectory
     """
@@ -91,7 +117,7 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
     kind, like = gpu.kind_of(arrays["q"]), arrays["q"]
     dtype, launch = f"float{kernel.bits}", Launch()
     with gpu.stream(kind):
-        moving, numbers, reset, batch = _arrays(setup, kernel, arrays, steps, dtype)
+        moving, numbers, reset, batch = _arrays(setup, kernel, arrays, first, steps, dtype)
         count, stored = prod(batch), model.nq + model.nv
         out = gpu.empty(kind, like, (steps // every, stored, count), dtype)
         arguments = [*moving, cp.asarray([setup.length], dtype), gpu.as_cupy(out, kind), np.int64(count)]
@@ -101,7 +127,7 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
         if "kernel" not in modules:
             modules["kernel"] = gpu.build(kernel.source(launch))
         blocks = -(-count // launch.threads)
-        if kernel.dynamics:
+        if kernel.dynamics and kernel.looped:
             if "tree" not in modules:
                 modules["tree"] = gpu.tree_arguments(kernel.dynamics, modules["request"])
             blocks, scratch = gpu.scratch_for(kernel.dynamics, model, blocks, launch, modules["kernel"])
@@ -111,18 +137,18 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
         states = tuple(gpu.rows(kind, part, batch) for part in (out[:, : model.nq], out[:, model.nq :]))
         if not kernel.ends:
             return states
-        time = when.astype("float64") * setup.length
+        time = (first + when.astype("float64")) * setup.length
         time[when < 0] = np.nan
         reason = cp.ascontiguousarray(why.T).reshape(*batch, steps // every)
         return (*states, gpu.given_back(kind, time.reshape(batch)), gpu.given_back(kind, reason))
 
 
-def _arrays(setup: Fixed, kernel: RolloutKernel, arrays: Mapping[str, Any], steps: int,
+def _arrays(setup: Any, kernel: RolloutKernel, arrays: Mapping[str, Any], first: int, steps: int,
             dtype: str) -> tuple[list[Any], list[Any], list[Any], tuple[int, ...]]:  # fmt: skip
     """Arguments of the kernel: states with what changes in time, numbers of trajectories, and states to go on from;
     and the batch axes."""
     cp, model = gpu.cupy(), setup.model
-    commands, gain = setup.commands(0, steps), setup.values(0, steps)  # (..., 1 or steps, width)
+    commands, gain = (x(first, steps, setup.begin) for x in (setup.commands, setup.values))  # (..., 1 or steps, width)
     flat, flat_gain = (x.reshape(*x.shape[:-2], prod(x.shape[-2:])) for x in (commands, gain))
     again = RESET if kernel.reset else ()
     waves = {WAVES: (steps * setup.step.inputs[WAVES][0], 6)} if setup.law.waves else {}
