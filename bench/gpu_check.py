@@ -416,6 +416,8 @@ def rollouts(name: str, cp: Any) -> Iterator[Job]:
             yield rollout_job(cp, f"{what}, {method}, {name}", model, q, v, forces=force, method=method)
         yield rollout_job(cp, f"joints and drives, {method}, {name}", busy, q, v, forces=servo, method=method)
         yield rollout_job(cp, f"weightless, {method}, {name}", model, q, v, gravity=False, method=method)
+        pushed = [ts.Function(lambda t, q, v: (1.0 + t) - 0.3 * v), ts.Friction(0.1), ts.Constant(np.ones(model.nv))]
+        yield rollout_job(cp, f"a function and data, {method}, {name}", model, q, v, forces=pushed, method=method)
 
 
 def stops(cp: Any) -> Iterator[Job]:
@@ -484,10 +486,13 @@ def simulations(cp: Any) -> Iterator[Job]:
         methods = (
             ("trbdf2", "esdirk4")
             if name == "1100 links"
-            else ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4")
+            else ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4", *FIXED)
         )
         for method in methods:
-            for what, acting in (("free", ()), ("servo and friction", [servo, ts.Friction(0.1, 0.1, creep=0.1)])):
+            gains = ts.Feedback(0.1 * rng.normal(size=(model.nv, model.nq + model.nv)), 0.1)
+            sets = {"free": (), "servo and friction": [servo, ts.Friction(0.1, 0.1, creep=0.1)]}
+            sets |= {"gains and a function": [gains, lambda t, q, v: -0.1 * v]}
+            for what, acting in sets.items():
                 options = {"duration": 0.01, "rtol": 1e-6, "atol": 1e-8, "step": STEP, "dt": 0.005}
                 run = partial(ts.simulate, model, method=method, forces=acting, **options)
                 yield Job(

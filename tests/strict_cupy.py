@@ -53,6 +53,7 @@ class Array(NDArrayOperatorsMixin):
             "conj",
             "dot",
             "all",
+            "argmax",
             "any",
             "sum",
             "max",

@@ -172,6 +172,8 @@ ON_DEVICE = {
                    {"method": "rk4", "times": np.array([0.001, 0.002])}),
     "forces in time": (ARM, VARY, {"method": "rk4", "times": np.array([0.0, 0.004, 0.008, 0.02, 0.022]), "step": 2e-3,
                                    "forces": in_time(ARM)}),
+    "a function": (ARM, VARY, {"method": "implicit-euler", "times": np.array([0.01, 0.02, 0.05]), "step": 2e-3,
+                               "forces": (lambda t, q, v: np.sin(t) - 0.2 * v, *in_time(ARM)[:2])}),
 }  # fmt: skip
 
 

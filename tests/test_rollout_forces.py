@@ -8,6 +8,7 @@ import cuda_reader
 import fake_cupy
 import numpy as np
 import pytest
+import strict_cupy
 from machines import difference
 from test_joint_laws import busy, slow
 
@@ -18,6 +19,7 @@ from torsor.compiler.frames import framed
 from torsor.compiler.members import members
 from torsor.motion import fused, lowering, time_loop
 from torsor.motion import rollout as rollouts
+from torsor.motion.device_run import DeviceRun
 from torsor.motion.driver import Fixed
 from torsor.motion.gpu_rollout import kernel_of
 from torsor.motion.law import collect
@@ -395,10 +397,74 @@ def test_no_trajectory_under_forces_of_each(cupy, on_device):
         assert ts.rollout(ARM, q, q, steps=2, step=H, method=method, forces=forces).q.shape == (0, 2, 4)
 
 
-def test_functions_do_not_act_on_a_device(cupy):
-    q = fake_cupy.on_device(np.zeros((2, 4)))
-    with pytest.raises(ts.ArgumentError, match="not functions"):
-        ts.rollout(ARM, q, q, steps=2, step=H, forces=lambda t, q, v: -v)
+def push(t, q, v):
+    return np.sin(q[..., : v.shape[-1]]) * (1 + t) - 0.3 * v
+
+
+PUSHED = {
+    "several": lambda model: [push, ts.Friction(0.1), ts.Function(push, drive=True), ts.Constant(np.ones(model.nv))],
+    "in time": lambda model: [push, ts.Table([0.0, 0.01], np.ones((2, model.nv))),
+                              ts.External(RNG(3).normal(size=(2, model.n, 6)), [0.0, 0.01], "linear")],
+    "of each": lambda model: [push, ts.Constant(RNG(4).normal(size=(5, model.nv))), ts.Pull("link2", [1.0, 2.0, 3.0])],
+    "slopes": lambda model: ts.Function(lambda t, q, v: -9.0 * v, lambda t, q, v: (0.0, 9.0)),
+}  # fmt: skip
+
+
+@pytest.fixture
+def strict(monkeypatch):
+    if not cuda_host.compiler():
+        pytest.skip("no C++ compiler")
+    return strict_cupy.install(monkeypatch)
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("forces", PUSHED)
+@pytest.mark.parametrize("method", STEPS_OF)
+@pytest.mark.parametrize("model", [ARM, LONG, zoo.random_tree(5, 1)], ids=["arm", "long", "tree"])
+def test_functions_act_on_a_device(strict, model, method, forces):
+    q, v = start(model, 5)
+    options = dict(steps=4, step=H, every=2, method=method, forces=PUSHED[forces](model))
+    expected = ts.rollout(model, q, v, **options)
+    got = ts.rollout(model, strict.asarray(q), strict.asarray(v), **options)
+    assert difference(got.q.get(), expected.q) < ROUNDING
+    assert difference(got.v.get(), expected.v) < ROUNDING
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["stop", "reset"])
+@pytest.mark.parametrize("batch", [False, True], ids=["one machine", "a batch"])
+def test_trajectories_under_functions_stop_on_a_device(strict, batch, again):
+    machine = ts.ModelBatch(ARM, gravity=RNG(1).normal(size=(5, 3))) if batch else ARM
+    q, v = start(ARM, 5)
+    stops = [ts.Stop(q=0, above=float(q[2, 0]) + 0.01), ts.Stop(frame="link4", below=0.0)]
+    options = dict(steps=40, step=H, every=4, method="rk4", forces=push, stop=stops)
+    back = (np.zeros(4), np.ones(4)) if again else None
+    expected = ts.rollout(machine, q, v, reset=back, **options)
+    got = ts.rollout(machine, strict.asarray(q), strict.asarray(v), **options,
+                     reset=back and tuple(map(strict.asarray, back)))  # fmt: skip
+    assert (expected.stop_reason > 0).any()
+    for name in ("q", "v", "stop_time", "stop_reason"):
+        np.testing.assert_allclose(getattr(got, name).get(), getattr(expected, name), rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("force", "words"),
+    [(lambda t, q, v: np.zeros(4), r"array of CuPy on the device, of \(2, 4\) numbers"),
+     (lambda t, q, v: v[:1, :2], "CuPy"), (lambda t, q, v: None, "not None")],
+)  # fmt: skip
+def test_functions_on_a_device_give_arrays_there(strict, force, words):
+    q = strict.asarray(np.zeros((2, 4)))
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.rollout(ARM, q, q, steps=2, step=H, forces=force)
+
+
+def test_functions_get_arrays_of_the_callers_library(strict, monkeypatch):
+    seen = []
+    monkeypatch.setattr("torsor.backends.gpu.given_back", lambda kind, x: seen.append((kind, x.shape)) or x)
+    setup = Fixed(ARM, collect(ARM, push), STEPS_OF["rk4"], "rk4", H)
+    given = {"tau": np.zeros((1, setup.step.inputs["tau"][0])), "gain": setup.law.values[None]}
+    run = DeviceRun(setup.step, "float64", np.array([H]), given, setup.method.times, setup.law.called, kind="torch")
+    run(strict.asarray(np.zeros((2, 8))), lambda at, count: {})
+    assert seen == [("torch", (2, 4))] * 8  # q and v at four stages
 
 
 # Refusals ----------------------------------------------------------------------------------------------------

@@ -24,14 +24,13 @@ from torsor.backends import cache
 from torsor.backends.cuda import REGISTERS, Kernel, Launch
 from torsor.backends.cuda_launch import PreparedLaunch
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
-from torsor.backends.pointwise import trace
 from torsor.compiler.abi import tree_data
 from torsor.compiler.derivative import Derivative
 from torsor.compiler.members import Members
 from torsor.compiler.packing import Packing
 from torsor.compiler.request import ON_GPU, Request
 from torsor.compiler.store import store
-from torsor.compiler.tape import Operations
+from torsor.compiler.tape import Code, Operations
 from torsor.compiler.trace import LoopCode, shape_of
 from torsor.errors import ArgumentError, DeviceError
 from torsor.inputs import place_of
@@ -338,12 +337,16 @@ def _in_shape(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int,
     return arrays
 
 
+def in_shape(model: Model, given: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
+    """Arguments by name as CuPy arrays of real numbers of the right shape."""
+    return dict(zip(given, _in_shape(model, given, [place_of(name).shape(model) for name in given], dtype)))
+
+
 def in_cupy(function: Callable[..., Any], model: Model, given: Mapping[str, Any], dtype: str) -> Any:
     """Run a function of CuPy arrays, on the caller's stream; its named results are arrays of the caller's library."""
     kind = kind_of(_first_on_device(given.values()))
-    cores = [place_of(name).shape(model) for name in given]
     with stream(kind):
-        found = function(*_in_shape(model, given, cores, dtype))
+        found = function(*in_shape(model, given, dtype).values())
         return type(found)(*(given_back(kind, cupy().ascontiguousarray(x)) for x in found))
 
 
@@ -756,16 +759,15 @@ def program(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tu
 
 
 class Pointwise:
-    """A function of a few scalars on CuPy arrays, as `backends/pointwise.py` has it for the host; a lane is a thread.
+    """Code of a few scalars on CuPy arrays, as `backends/pointwise.py` has it for the host; a lane is a thread.
 
     inputs   the shape of each argument in one lane; batch axes broadcast
     """
 
-    def __init__(self, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> None:
-        code = trace(function, inputs)
+    def __init__(self, code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str = "float64") -> None:
         sizes = tuple((name, prod(shape)) for name, shape in inputs.items())
-        self.cores, self.shape = tuple(inputs.values()), shape_of(code)
-        self.kernel = Kernel(code, sizes, self.shape, 64)
+        self.cores, self.shape, self.dtype = tuple(inputs.values()), shape_of(code), dtype
+        self.kernel = Kernel(code, sizes, self.shape, 64 if dtype == "float64" else 32)
         self._function: Any = None
 
     def __call__(self, *arrays: Any) -> Any:
@@ -774,7 +776,7 @@ class Pointwise:
         batch = np.broadcast_shapes(*batches) if len(batches) > 1 else batches.pop()
         views, out = (
             [_view_or_copy(x, batch, core) for x, core in zip(arrays, self.cores)],
-            cp.empty(batch + self.shape),
+            cp.empty(batch + self.shape, self.dtype),
         )
         views.append(View(out, prod(self.shape), 1, prod(self.shape)))
         launch, count = Launch(), prod(batch)

@@ -7,7 +7,7 @@ solved by levels (`parallel/device.py`), all links at once; a short machine by t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from math import sqrt
 from typing import Any
@@ -16,21 +16,21 @@ import numpy as np
 
 from torsor.algorithms import articulated
 from torsor.backends import gpu
-from torsor.compiler.store import store
+from torsor.backends.pointwise import trace
 from torsor.dynamics.calls import levels
 from torsor.errors import ArgumentError, SingularError
-from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import Joint
 from torsor.model.model import Model
+from torsor.motion import steps
 from torsor.motion.coordinates import Array, Coordinates, joint_map
+from torsor.motion.device_run import DeviceRun
 from torsor.motion.law import Law
-from torsor.motion.lowering import Step, gains_by_freedom
+from torsor.motion.lowering import Step
 from torsor.motion.motion import ADDED, CompiledLaw, Motion, compiled_with, torques_and_slopes
 from torsor.sweeps import Algorithm
-from torsor.validate import shown
 
 # The others need sweeps that are not cut into levels: complex pivots, momenta, discrete mechanics.
-METHODS = ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4")
+METHODS = ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4", *steps.METHODS)
 # Levels divide by what is added to the pivots, and lose as many digits as it is smaller than they are. So they add at
 # least this share of a pivot, the largest in some configurations; further solves remove the difference. Ten digits are
 # then left, eight where a chain is curled up.
@@ -69,48 +69,31 @@ class DeviceCoordinates(Coordinates):
 
 @cache
 def _map_on_device(joint: Joint, name: str) -> Callable[..., Array]:
-    return gpu.Pointwise(*joint_map(joint, name))
+    function, inputs = joint_map(joint, name)
+    return gpu.Pointwise(trace(function, inputs), inputs)
 
 
 class DeviceLaw(CompiledLaw):
-    """`CompiledLaw` of states on the device: data at joints that act each by themselves, functions of CuPy arrays."""
+    """`CompiledLaw` of states on the device: functions take CuPy arrays."""
 
     def __init__(self, law: Law) -> None:
-        local = law.is_diagonal and law.schedule is None and not law.waves and "pulls" not in law.load_names
-        if not local or any(term.batched for term in law.called):
-            raise ArgumentError(
-                "on a GPU, forces are springs, friction, stops, PD, tables and constant wrenches, at joints without "
-                "quaternions, and your own functions of CuPy arrays. Or simulate with NumPy arrays"
-            )
-        self.law, self.place = law, gpu.cupy().asarray
-        one = Step(torques_and_slopes, "torques and slopes", law).one_freedom
-        step = one._replace(law=_without_functions(one.law))
-        key = "torques on the device", law.key
-        self._kernel = store(law.model).once(key, lambda: gpu.Pointwise(step.whole, step.inputs))
-        self.gain = self.place(np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)[0])
-        self.commands = self._constant if not law.changes else self._at
-        self._h = self.place(np.ones(1))
-        self._column = self.place(limited_coordinates(law.model))
+        self.law = law
+        step = Step(torques_and_slopes, "torques and slopes", law, 1, implicit=True, moves=False)
+        given = {"tau": law.constant.reshape(1, -1), "gain": law.values[None]}
+        given |= {name: x[None] for name, x in (law.loads or {}).items()}
+        self.run = DeviceRun(step, "float64", np.ones(1), given, functions=law.called)
 
     def loads(self, t: float) -> list[Array]:
-        return [self.place(x) for x in super().loads(t)]
+        return [gpu.cupy().asarray(x) for x in super().loads(t)]
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        u = self.place(self.commands(t))
-        for term in self.law.called:
-            u = u + term.torque(t, q, v) if term.drive else u
-        found = self._kernel(q[self._column][:, None], v[:, None], u[:, None], self.gain, self._h)[..., 0].transpose()
-        for term in self.law.called:
-            if not term.drive:
-                found[0] += term.torque(t, q, v)
-            if term.slopes is not None:
-                for k, x in enumerate(term.slopes(t, q, v)):
-                    found[1 + k] += x
-        return found
-
-
-def _without_functions(law: Law) -> Law:
-    return Law(law.model, law.gains, law.parts, law.curved, law.values, law.constant)
+        law, run, at = self.law, self.run, np.array([t])
+        run.t = t
+        if law.changes:
+            run.write({"tau": law.commands_at(at)})
+        if law.schedule is not None:
+            run.write({"gain": law.values_at(at)})
+        return run.once(q[None], v[None])[0]
 
 
 class DeviceMotion(Motion):
@@ -128,6 +111,10 @@ class DeviceMotion(Motion):
         if model.couplings:
             raise ArgumentError(f"{model!r} has joints that follow others: simulate it with NumPy arrays")
         super().__init__(model, forces)
+        if "pulls" in self.law.load_names and self._is_long:
+            raise ArgumentError(
+                f"a Pull acts on fewer than {gpu.LONG_CHAIN} links of a GPU: simulate with NumPy arrays"
+            )
         self.on_host = self.compiled_law
         self._coordinates_on_host, self.coordinates = self.coordinates, DeviceCoordinates(model)
         self.compiled_law = DeviceLaw(self.law)
@@ -137,14 +124,8 @@ class DeviceMotion(Motion):
 
     def check_forces(self, t: float, q: Array, v: Array) -> None:
         """Functions of the state must give nv numbers, on the device."""
-        for term in self.law.called:
-            found = term.torque(t, self.place(q), self.place(v))
-            if not gpu.on_device(found) or found.shape != (self.model.nv,):
-                name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)
-                raise ArgumentError(
-                    f"what the force {name} gives must be a CuPy array of {self.model.nv} numbers, as v is, not "
-                    f"{shown(found)}"
-                )
+        if self.law.called:
+            self.compiled_law(t, self.place(q), self.place(v))
 
     @property
     def is_free(self) -> bool:
@@ -166,7 +147,7 @@ class DeviceMotion(Motion):
         return self._accelerate
 
     def _accelerate(self, t: float, q: Array, v: Array, out: Array) -> None:
-        out[:] = self._solver(articulated.forward_dynamics)(q, v, self.torque(t, q, v), *self._wrenches)
+        out[:] = self._solver(self._dynamics)(q, v, self.torque(t, q, v), *self._loads(t))
 
     def torques(self, t: Array, q: Array, v: Array) -> Array:
         """The torques of many states, from and to the host."""
@@ -175,8 +156,21 @@ class DeviceMotion(Motion):
         own = [self.fetch(self.torque(*state)) for state in zip(t.tolist(), self.place(q), self.place(v))]
         return np.array(own).reshape(v.shape) + self._felt(t, q, v)
 
+    def steps(self, step: Step, h: float, given: Mapping[str, Array], times: Sequence[float]) -> Any:
+        solve = self._solve if self._is_long else None
+        return DeviceRun(step, "float64", np.array([h]), given, times, self.law.called, solve=solve)
+
+    def _solve(self, algorithm: Algorithm, options: Sequence[str], args: Sequence[Array]) -> Array:
+        """The accelerations of one state of a long chain, (1, nv)."""
+        q, v, tau, *more = (x[0] for x in args)
+        added = more.pop(0) if "added_inertia" in options else None
+        pushes = [x.ravel() for x in more]
+        if added is None:
+            return self._solver(algorithm)(q, v, tau, *pushes)[None]
+        return self._raised(algorithm, (q, v), tau, added, pushes)[None]
+
     def implicit(self, t: float, q: Array, v: Array, tau: Array, added: Array) -> Array:
-        return self._raised(articulated.forward_dynamics, (q, v), tau, added, self._wrenches)
+        return self._raised(self._dynamics, (q, v), tau, added, self._loads(t))
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
         return self._raised(articulated.mass_solve, (q,), b, added, ())
@@ -207,9 +201,22 @@ class DeviceMotion(Motion):
     def _is_long(self) -> bool:
         return self.model.n >= gpu.LONG_CHAIN
 
+    @property
+    def _dynamics(self) -> Algorithm:
+        return self.on_host.step.step.algorithm
+
+    def _loads(self, t: float) -> tuple[Array, ...]:
+        """What acts on the bodies at a time."""
+        if self.law.waves:
+            return self._laid(t)
+        return self._constant
+
     @cached_property
-    def _wrenches(self) -> tuple[Array, ...]:
-        return tuple(x.ravel() if self._is_long else x for x in self.compiled_law.loads(0.0))
+    def _constant(self) -> tuple[Array, ...]:
+        return self._laid(0.0)
+
+    def _laid(self, t: float) -> tuple[Array, ...]:
+        return tuple(x.ravel() if self._is_long else x for x in self.compiled_law.loads(t))
 
     @cached_property
     def _least(self) -> Array:
@@ -219,7 +226,7 @@ class DeviceMotion(Motion):
 
     def _solver(self, algorithm: Algorithm, added: bool = False) -> Callable[..., Array]:
         """(q, v, tau) or (q, b), wrenches if any, and what is added to the pivots -> accelerations."""
-        loads = self.law.load_names if algorithm is articulated.forward_dynamics else ()
+        loads = self.law.load_names if algorithm is self._dynamics else ()
         options = (*loads, *ADDED[:added])
         if not self._is_long:
             return lambda *args: gpu.program(algorithm, self.model, args, options, None)(*args)

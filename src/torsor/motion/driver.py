@@ -213,7 +213,7 @@ def watch_of(setup: Fixed, stops: tuple[Stop, ...], part: Mapping[str, Array], r
     program = watching(setup.model, stops, setup.members, part["q"].dtype.name)
     m = len(part["q"])
     numbers = [np.broadcast_to(part[name], (m, *part[name].shape[1:])) for name in _inputs(setup.members)]
-    return Watch(program, numbers, m, reset)
+    return Watch(program, numbers, part["q"], reset)
 
 
 def _inputs(found: Members | None) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from torsor.motion.driver import Fixed
 from torsor.motion.motion import Motion
 from torsor.motion.stepper import Array, FixedStep, Settings
 from torsor.motion.steps import METHODS
-from torsor.motion.time_loop import StepRun
 
 
 class Stepped(FixedStep):
@@ -20,15 +19,15 @@ class Stepped(FixedStep):
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
-        self._runs: dict[float, tuple[Fixed, StepRun]] = {}
+        self._runs: dict[float, tuple[Fixed, Any]] = {}
 
-    def _run(self, h: float) -> tuple[Fixed, StepRun]:
+    def _run(self, h: float) -> tuple[Fixed, Any]:
         """The steps of a length; only the last one before the end of a run has another."""
         if h not in self._runs:
             law, setup = self.motion.law, Fixed(self.motion.model, self.motion.law, METHODS[self.name], self.name, h)
             given = {name: np.array(x)[None] for name, x in setup.step.loads.items()}
             given |= {"tau": setup.commands(0, 1, self.t), "gain": law.values}
-            run = StepRun(setup.kernels("float64"), 1, np.array([h]), given, setup.method.times, law.called)
+            run = self.motion.steps(setup.step, h, given, setup.method.times)
             self._runs = {h: (setup, run)} if h == self.h else self._runs | {h: (setup, run)}
         return self._runs[h]
 

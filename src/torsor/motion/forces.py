@@ -177,6 +177,9 @@ class Table(_Data):
         return cls(times, dynamics.inverse_dynamics(model, q, v, a), between)
 
 
+CURVED = "the difference that {} takes between orientations"
+
+
 @dataclass(frozen=True)
 class PD(_Data):
     r"""Servos that hold a configuration or follow a motion, with the difference taken on the manifold of q.
@@ -239,7 +242,7 @@ class PD(_Data):
                 q_d, v_d = _configuration(model, "reference", self.reference), np.zeros(model.nv)
             return kp * model.difference(q, np.broadcast_to(q_d, q.shape)) + kd * (v_d - v)
 
-        return Called(torque, lambda t, q, v: (kp, kd), drive=True, batched=True)
+        return Called(torque, lambda t, q, v: (kp, kd), drive=True, batched=True, on_host=CURVED.format("a PD"))
 
 
 @dataclass(frozen=True)
@@ -311,7 +314,7 @@ class ComputedTorque(_Data):
             error = model.difference(q, np.broadcast_to(q_d, q.shape))
             return dynamics.inverse_dynamics(model, q, v, a_d + kd * (v_d - v) + kp * error)
 
-        return Called(torque, drive=True, batched=True)
+        return Called(torque, drive=True, batched=True, on_host=CURVED.format("a ComputedTorque"))
 
 
 @dataclass(frozen=True)

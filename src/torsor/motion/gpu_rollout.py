@@ -14,13 +14,13 @@ from torsor.backends.pointwise import trace
 from torsor.compiler.members import Members
 from torsor.compiler.request import NEVER, ON_GPU, Request
 from torsor.compiler.store import store
-from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.model.model import Model
 from torsor.motion.cuda_loops import RESET, RolloutKernel
-from torsor.motion.driver import Fixed
+from torsor.motion.device_run import DeviceRun
+from torsor.motion.driver import Fixed, States, advance
 from torsor.motion.lowering import WAVES, Step, cut
-from torsor.motion.stops import Stop, outside, stop_inputs, stops_key
+from torsor.motion.stops import Stop, Watch, outside, stop_inputs, stops_key
 from torsor.motion.trajectory import Trajectory
 
 UNROLLED_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
@@ -78,16 +78,15 @@ def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: 
 
 
 class GpuSteps:
-    """Fixed steps of many states by one kernel, which is kept with the model or the structure of a batch.
+    """Fixed steps of many states: by one kernel, which is kept with the model or the structure of a batch, or piece by
+    piece where functions are called.
 
     `apart` is that of `kernel_of`.
     """
 
     def __init__(self, setup: Fixed, dtype: str, stops: tuple[Stop, ...], reset: bool = False,
                  apart: bool = False) -> None:  # fmt: skip
-        self.setup, self.dtype, step = setup, dtype, setup.step
-        if setup.law.called:
-            raise ArgumentError("rollouts on a GPU take forces that are data, not functions: give NumPy arrays")
+        self.setup, self.dtype, self.stops, step = setup, dtype, stops, setup.step
 
         def make() -> tuple[RolloutKernel, dict[str, Any]]:
             kernel = kernel_of(step, dtype=dtype, stops=stops, reset=reset, apart=apart)
@@ -100,11 +99,58 @@ class GpuSteps:
     def __call__(self, states: Mapping[str, Any], first: int, steps: int, every: int) -> tuple[Any, ...]:
         """What `run` gives for the steps from the first-th on; states: q, v, and those to go on from."""
         setup, step, own = self.setup, self.setup.step, self.own
+        if setup.law.called:
+            return self._by_pieces(states, first, steps, every)
         if setup.law.waves:  # the rows of all steps
             rows = own[WAVES][..., None, :, :] + setup.waves(first, steps, setup.begin)[:, 0]
             own = own | {WAVES: rows.reshape(*rows.shape[:-3], prod(rows.shape[-3:-1]), 6)}
         numbers = {name: gpu.columns(own[name], len(step.inputs[name]), self.dtype) for name in step.numbers}
         return run(setup, self.kernel, self.modules, {**states, **numbers}, steps, every, first)
+
+    def _by_pieces(self, states: Mapping[str, Any], first: int, steps: int, every: int) -> tuple[Any, ...]:
+        """As the host moves them (`driver.py`); with stop conditions the host waits for the device in every step."""
+        cp, model, kind, kept = gpu.cupy(), self.setup.model, gpu.kind_of(states["q"]), steps // every
+        setup = self.setup._replace(begin=self.setup.begin + first * self.setup.length)
+        with gpu.stream(kind):
+            given = gpu.in_shape(model, states, self.dtype)
+            moving = DeviceStates(setup, given, steps, kind)
+            part, batch, count = moving.part(slice(None)), moving.batch, moving.count
+            x, width = np.concatenate([part["q"], part["v"]], axis=1), model.nq + model.nv
+            stored, why = cp.empty((count, kept, width), self.dtype), cp.zeros((count, kept), "int32")
+            watch = None
+            if self.stops:
+                reset = np.concatenate([part[name] for name in RESET], axis=1) if RESET[0] in part else None
+                watch = moving.watch(self.stops, part, reset)
+            advance(moving, part, x, range(every, kept * every + 1, every), stored, watch, why)
+            parts = stored[..., : model.nq], stored[..., model.nq :]
+            found = [y.reshape(*batch, kept, y.shape[-1]) for y in parts]
+            if watch:
+                time = np.where(watch.first < 0, np.nan, (first + watch.first) * setup.length)
+                found += [time.reshape(batch), why.reshape(*batch, kept)]
+            return tuple(gpu.given_back(kind, cp.ascontiguousarray(y)) for y in found)
+
+
+class DeviceStates(States):
+    """`States` on a GPU; functions take arrays of the caller's library."""
+
+    def __init__(self, setup: Fixed, given: Mapping[str, Any], steps: int, kind: str) -> None:
+        super().__init__(setup, given, steps)
+        self.kind = kind
+
+    def run(self, part: Mapping[str, Any]) -> Any:
+        setup = self.setup
+        given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
+        given |= {name: part[name] for name in setup.step.numbers}
+        dtype, h = np.dtype(self.dtype).name, np.array([setup.length])
+        return DeviceRun(setup.step, dtype, h, given, setup.method.times, setup.law.called, not self.batch, self.kind)
+
+    def watch(self, stops: tuple[Stop, ...], part: Mapping[str, Any], reset: Any) -> Watch:
+        """What looks whether some states stop."""
+        cp, model, found = gpu.cupy(), self.setup.model, self.setup.members
+        inputs = stop_inputs(model, found)
+        program = gpu.Pointwise(trace(outside(model, stops, found), inputs), inputs, np.dtype(self.dtype).name)
+        numbers = [cp.asarray(part[name], self.dtype) for name in (found.inputs if found else ())]
+        return Watch(program, numbers, part["q"], reset)
 
 
 def run(setup: Any, kernel: RolloutKernel, modules: dict[str, Any], arrays: Mapping[str, Any], steps: int, every: int,

@@ -130,6 +130,7 @@ class Called(NamedTuple):
     drive    whether it is a command of the drives, which keep to their effort and speed
     needs_v  whether it depends on v
     reads    numbers of the model with which it computes: it cannot serve members that differ in these
+    on_host  what it computes with NumPy alone, in words, if it does
     """
 
     torque: Callable[..., Any]
@@ -138,6 +139,7 @@ class Called(NamedTuple):
     needs_v: bool = True
     batched: bool = False
     reads: tuple[str, ...] = ()
+    on_host: str = ""
 
 
 PLACEMENTS = ("R", "p", "axis", "pitch")

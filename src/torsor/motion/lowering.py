@@ -104,7 +104,7 @@ class Step(NamedTuple):
         if name != WAVES or self.waves == 1:
             return x
         rows = slice(at * self.model.n, (at + 1) * self.model.n)
-        return x[:, rows] if isinstance(x, np.ndarray) else x[rows]
+        return x[rows] if isinstance(x, list | tuple) else x[:, rows]
 
     @property
     def reads(self) -> tuple[Any, ...]:

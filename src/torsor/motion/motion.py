@@ -5,7 +5,7 @@ M(q) a = tau(t, q, v) - bias(q, v),    tau the sum of all forces, those of the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -253,6 +253,10 @@ class Motion:
             return None
         at, nv = len(self.law.gains), self.model.nv
         return self.law.values[at : at + nv], self.law.values[at + nv : at + 2 * nv]
+
+    def steps(self, step: Step, h: float, given: Mapping[str, Array], times: Sequence[float]) -> Any:
+        """Steps of a length from one state to the next; the others are arguments of `StepRun`."""
+        return StepRun(lowered(step), 1, np.array([h]), given, times, self.law.called)
 
     # ---- accelerations ----
 

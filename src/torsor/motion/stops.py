@@ -165,9 +165,11 @@ class Watch:
     reason   (m,) the number of the stop, from 1 on, since `reasons` was called last
     """
 
-    def __init__(self, program: Any, numbers: Sequence[Array], count: int, reset: Array | None) -> None:
-        self.program, self.numbers, self.reset = program, numbers, reset
-        self.frozen, self.first, self.reason = np.zeros(count, bool), np.full(count, -1), np.zeros(count, np.int8)
+    def __init__(self, program: Any, numbers: Sequence[Array], like: Array, reset: Array | None) -> None:
+        """`like`: an array of these trajectories, (m, ...)."""
+        self.program, self.numbers, self.reset, m = program, numbers, reset, len(like)
+        self.frozen, self.reason = (np.zeros_like(like, kind, shape=m) for kind in (bool, np.int8))
+        self.first = np.full_like(like, -1, int, shape=m)
 
     def look(self, x: Array, nq: int, steps: int) -> None:
         """After so many steps: find the states that are outside, and freeze them or set them back."""
