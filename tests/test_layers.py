@@ -64,8 +64,8 @@ ORDER = {
     "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",
     "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
     "robots",
-    "model": "names joints rounding parameters check units extras freedoms links builder dh screws locked model batch "
-    "conditioning regular",
+    "model": "portable names joints rounding parameters check units extras freedoms links builder dh screws locked "
+    "model batch conditioning regular",
     "motion": "coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
     "forces moving_base plant lowering time_loop device_run steps driver gradients motion device fused stepper tangent "
     "dense events fixed implicit stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout "

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torsor.model.portable import COSINE, SINE
+
 if TYPE_CHECKING:
     from torsor.backends.llvm import LLVMWriter, Target
 
 # sin and cos on [-pi/4, pi/4]: odd and even minimax polynomials, in powers of r^2 (fdlibm's for double,
 # Cephes' for single), and pi/2 in three parts (Cody & Waite) for the reduction.
 SIN = {
-    64: (-1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04,
-         2.75573137070700676789e-06, -2.50507602534068634195e-08, 1.58969099521155010221e-10),
+    64: SINE,
     32: (-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4),
 }  # fmt: skip
 COS = {
-    64: (4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05,
-         -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11),
+    64: COSINE,
     32: (4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5),
 }  # fmt: skip
 HALF_PI = {

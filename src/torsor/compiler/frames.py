@@ -33,6 +33,7 @@ from torsor.model.joints import JOINTS, Axial, joint_named
 from torsor.model.links import Link
 from torsor.model.model import Model
 from torsor.model.names import BodyFrames
+from torsor.model.portable import length, product, transposed, turned
 from torsor.model.rounding import NOISE, clean_cosine, clean_sum, turned_tensor, turned_vector
 from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial, small_motion
 
@@ -251,9 +252,8 @@ def in_body_frames(short: Framed, body_frames: BodyFrames) -> Framed:
     x, turn, shift = short.numbers, body_frames.Q[:, :3, :3], body_frames.Q[:, :3, 3]
     R = np.array([[x[f"Q{i}{j}"] for j in range(3)] for i in range(3)]).transpose(2, 0, 1)
     p = np.stack([x[f"Q{i}"] for i in range(3)], axis=-1)
-    terms = np.einsum("nij,nj->ni", np.abs(turn), np.abs(p)) + np.abs(shift)
-    moved = clean_sum(np.einsum("nij,nj->ni", turn, p) + shift, terms)
-    return replace(short, numbers={**x, **_table("Q", clean_cosine(turn @ R)), **_table("Q", moved)})
+    moved = clean_sum(turned(turn, p) + shift, turned(np.abs(turn), np.abs(p)) + np.abs(shift))
+    return replace(short, numbers={**x, **_table("Q", clean_cosine(product(turn, R))), **_table("Q", moved)})
 
 
 def reframe(model: Model) -> Framed:
@@ -263,27 +263,29 @@ def reframe(model: Model) -> Framed:
     parent = model.parent
     A = axis_to_z(np.where(axial[:, None], model.axis, (0.0, 0.0, 1.0)))
     A_parent = np.concatenate([A, np.eye(3)[None]])[parent]  # the base is entry -1
-    R = _T(A_parent) @ model.R @ A
-    p = np.einsum("nji,nj->ni", A_parent, model.p)
+    R = product(product(transposed(A_parent), model.R), A)
+    p = turned(transposed(A_parent), model.p)
     x = _screws(R, p)
 
     # the first screw of one child of every axial joint goes into that joint's own frame
     absorbed = absorbed_children(model)
     own = (absorbed >= 0) & axial & (np.abs(x.s[absorbed]) <= FAR * _sizes(model))
-    gamma, s, s_terms = np.zeros((3, n + 1))  # entry -1: the base, never turned
-    for moved, screws in ((gamma, x.gamma), (s, x.s), (s_terms, x.terms)):
+    c, sine, s, s_terms = np.zeros((4, n + 1))  # entry -1: the base, never turned
+    c[:] = 1.0
+    for moved, screws in ((c, x.gamma.c), (sine, x.gamma.s), (s, x.s), (s_terms, x.terms)):
         moved[:n][own] = screws[absorbed[own]]
+    before, turn = _Turn(c[parent], -sine[parent]), _Turn(c[:n], sine[:n])
 
-    pre_gamma, pre_s = x.gamma - gamma[parent], clean_sum(x.s - s[parent], x.terms + s_terms[parent])
-    theta, d = x.theta + gamma[:n], clean_sum(x.d + s[:n], x.terms + s_terms[:n])
-    Q = clean_cosine(A @ _turn_z(gamma[:n]))
+    gamma, pre_s = x.gamma.after(before).clean(), clean_sum(x.s - s[parent], x.terms + s_terms[parent])
+    theta, d = x.theta.after(turn).clean(), clean_sum(x.d + s[:n], x.terms + s_terms[:n])
+    Q = clean_cosine(product(A, turn.clean().matrices()))
     Qp = clean_sum(A[:, :, 2] * s[:n, None], np.abs(s[:n, None]))
-    form = 2 * ((pre_gamma != 0) | (pre_s != 0)) + (x.b != 0)  # in FORMS
+    form = 2 * ((gamma.c != 1) | (pre_s != 0)) + (x.b != 0)  # in FORMS
 
     numbers = {
-        "cg": clean_cosine(np.cos(pre_gamma)), "sg": clean_cosine(np.sin(pre_gamma)), "s": pre_s, "b": x.b,
+        "cg": gamma.c, "sg": gamma.s, "s": pre_s, "b": x.b,
         "ca": clean_cosine(x.ca), "sa": clean_cosine(x.sa), "a": x.a,
-        "ct": clean_cosine(np.cos(theta)), "st": clean_cosine(np.sin(theta)), "d0": d, "pitch": model.pitch,
+        "ct": theta.c, "st": theta.s, "d0": d, "pitch": model.pitch,
     }  # fmt: skip
     rotors = _rotors(model)
     numbers |= _table("Q", Q) | _table("Q", Qp) | _inertia(model, Q, Qp) | rotors
@@ -411,15 +413,40 @@ def regroup(framed: Framed) -> Framed:
 FORMS = ("xz", "yxz", "zxz", "zyxz")
 
 
+class _Turn(NamedTuple):
+    """Turns about z, by their cosines and sines."""
+
+    c: Array
+    s: Array
+
+    @classmethod
+    def towards(cls, x: Array, y: Array) -> _Turn:
+        """From the x axis to (x, y); none where both are zero."""
+        size = length(x, y)
+        safe = np.where(size > 0, size, 1.0)
+        return cls(np.where(size > 0, x / safe, 1.0), y / safe)
+
+    def after(self, first: _Turn) -> _Turn:
+        return _Turn(first.c * self.c - first.s * self.s, first.s * self.c + first.c * self.s)
+
+    def clean(self) -> _Turn:
+        return _Turn(clean_cosine(self.c), clean_cosine(self.s))
+
+    def matrices(self) -> Array:
+        R = np.zeros((self.c.size, 3, 3))
+        R[:, 0, 0], R[:, 0, 1], R[:, 1, 0], R[:, 1, 1], R[:, 2, 2] = self.c, -self.s, self.s, self.c, 1.0
+        return R
+
+
 class _Screws(NamedTuple):
     """(R, p) = screw_z(gamma, s) shift_y(b) screw_x(alpha, a) screw_z(theta, d)."""
 
-    gamma: Array
+    gamma: _Turn
     s: Array
     ca: Array
     sa: Array
     a: Array
-    theta: Array
+    theta: _Turn
     d: Array
     b: Array
     terms: Array  # the size of the numbers that s and d are sums of
@@ -427,15 +454,15 @@ class _Screws(NamedTuple):
 
 def _screws(R: Array, p: Array) -> _Screws:
     ux, uy, ca = R[:, 0, 2], R[:, 1, 2], R[:, 2, 2]
-    sa = np.hypot(ux, uy)
+    sa = length(ux, uy)
     parallel = sa < NOISE
     sa = np.where(parallel, 0.0, sa)
     ca = np.where(parallel, np.sign(ca), ca)
     safe = np.where(parallel, 1.0, sa)
     # the common normal; for parallel axes, the direction to the other axis
-    reach = np.hypot(p[:, 0], p[:, 1])
-    gamma = np.where(parallel, np.where(reach > 0, np.arctan2(p[:, 1], p[:, 0]), 0.0), np.arctan2(ux, -uy))
-    c, s = np.cos(gamma), np.sin(gamma)
+    reach = length(p[:, 0], p[:, 1])
+    gamma = _Turn.towards(np.where(parallel, p[:, 0], -uy), np.where(parallel, p[:, 1], ux))
+    c, s = gamma
     across = c * p[:, 1] - s * p[:, 0]
     nearly = ~parallel & (sa < NEARLY_PARALLEL)  # no usable common normal: a shift across instead
     b, across = np.where(nearly, across, 0.0), np.where(nearly, 0.0, across)
@@ -443,7 +470,7 @@ def _screws(R: Array, p: Array) -> _Screws:
     shift = np.where(parallel, 0.0, p[:, 2] - d * ca)
     a = np.where(parallel, reach, c * p[:, 0] + s * p[:, 1])
     # theta from the first two columns of Rz(gamma)^T R: its x row is (cos theta, -sin theta, 0)
-    theta = np.arctan2(-(c * R[:, 0, 1] + s * R[:, 1, 1]), c * R[:, 0, 0] + s * R[:, 1, 0])
+    theta = _Turn.towards(c * R[:, 0, 0] + s * R[:, 1, 0], -(c * R[:, 0, 1] + s * R[:, 1, 1]))
     terms = np.abs(p).max(axis=1)
     a, b = clean_sum(a, terms), clean_sum(b, terms)
     terms = terms / np.maximum(safe, NEARLY_PARALLEL)
@@ -460,21 +487,12 @@ def axis_to_z(axis: Array) -> Array:
     return R * np.where(flip[:, None, None], np.array([[1.0], [-1.0], [-1.0]]), 1.0)
 
 
-def _turn_z(angle: Array) -> Array:
-    R = np.zeros((angle.size, 3, 3))
-    R[:, 0, 0] = R[:, 1, 1] = clean_cosine(np.cos(angle))
-    R[:, 1, 0] = clean_cosine(np.sin(angle))
-    R[:, 0, 1] = -R[:, 1, 0]
-    R[:, 2, 2] = 1.0
-    return R
-
-
 def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
     """m, h = m c and the second moment S = int r r^T dm, about the new origin."""
     m = model.mass
-    c = turned_vector(_T(Q), model.com - Qp, np.abs(model.com) + np.abs(Qp))
+    c = turned_vector(transposed(Q), model.com - Qp, np.abs(model.com) + np.abs(Qp))
     h = m[:, None] * c
-    S, shift = turned_tensor(_T(Q), _second_moment(model.inertia)), h[:, :, None] * c[:, None, :]
+    S, shift = turned_tensor(transposed(Q), _second_moment(model.inertia)), h[:, :, None] * c[:, None, :]
     S = clean_sum(S + shift, np.abs(S) + np.abs(shift))
     result = {"m": m, "hx": h[:, 0], "hy": h[:, 1], "hz": h[:, 2]}
     for (i, j), label in zip(UPPER, SYMMETRIC):
@@ -539,7 +557,3 @@ def _sizes(model: Model) -> Array:
 def _table(name: str, x: Array) -> dict[str, Array]:
     """R (n, 3, 3) -> R00 ... R22;  p (n, 3) -> p0 p1 p2."""
     return {name + "".join(map(str, k)): x[(slice(None), *k)] for k in np.ndindex(*x.shape[1:])}
-
-
-def _T(A: Array) -> Array:
-    return A.swapaxes(-1, -2)

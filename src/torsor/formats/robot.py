@@ -10,7 +10,6 @@ import heapq
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import cos, sin
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -26,6 +25,7 @@ from torsor.model.extras import Actuator, Coupling, Extras, Note, Visual
 from torsor.model.freedoms import DEFAULTS
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
+from torsor.model.portable import cosine_and_sine, product, turned
 
 Array = NDArray[Any]
 
@@ -224,9 +224,9 @@ def _visuals(robot: Robot, model: Model) -> tuple[Visual, ...]:
     for link, words in robot.visuals:
         body, R, p = model.frame(link)
         if "p" in words:
-            p = p + R @ words.pop("p")
+            p = p + turned(R, words.pop("p"))
         if "R" in words:
-            R = R @ words.pop("R")
+            R = product(R, words.pop("R"))
         found.append(Visual(body, R=tuple(map(tuple, R.tolist())), p=tuple(p.tolist()), **words))
     return tuple(found)
 
@@ -243,7 +243,7 @@ def unused(name: str, taken: Collection[str], suffix: str = "_") -> str:
 
 def rotation(roll: float, pitch: float, yaw: float) -> Array:
     """Rz(yaw) Ry(pitch) Rx(roll)."""
-    cr, sr, cp, sp, cy, sy = cos(roll), sin(roll), cos(pitch), sin(pitch), cos(yaw), sin(yaw)
+    (cr, cp, cy), (sr, sp, sy) = (x.tolist() for x in cosine_and_sine(np.array([roll, pitch, yaw], dtype=np.float64)))
     return np.array([
         [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
         [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
@@ -257,7 +257,7 @@ def tensor(moments: Sequence[float], R: Array | None = None) -> Array:
     I = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
     if R is None:
         return I
-    I = R @ I @ R.T
+    I = product(product(R, I), R.T)
     return (I + I.T) / 2
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torsor.formats.folders import Folders
 from torsor.formats.robot import ONE, ROOT_JOINT, WORLD, Robot, RobotLink, color, rotation, shape, tensor, unused
 from torsor.formats.xml import Document
+from torsor.model.portable import product, turned
 from torsor.validate import shown
 
 Array = NDArray[Any]
@@ -92,7 +93,7 @@ class _SdfReader:
         R0, p0 = self._placement(self.model)
         for link in roots:
             R, p = self._pose(link.name)
-            link.R, link.p = R0 @ R, p0 + R0 @ p
+            link.R, link.p = product(R0, R), p0 + turned(R0, p)
         for link in free:
             link.joint, link.joint_name = "free", ROOT_JOINT if len(free) == 1 else f"{link.name}_{ROOT_JOINT}"
 
@@ -139,7 +140,7 @@ class _SdfReader:
             name = self._origin(name, element)
         for other, (R, p) in reversed(chain.items()):
             R0, p0 = self._poses[name]  # type: ignore[misc]
-            self._poses[other] = R0 @ R, p0 + R0 @ p
+            self._poses[other] = product(R0, R), p0 + turned(R0, p)
             name = other
         return self._poses[name]  # type: ignore[return-value]
 
@@ -156,9 +157,9 @@ class _SdfReader:
         """A pose in the model's frame, seen from a link or from the world, in which the model has a pose."""
         if host == WORLD:
             R, p = self._placement(self.model)
-            return R @ pose[0], R @ pose[1] + p
+            return product(R, pose[0]), turned(R, pose[1]) + p
         R0, p0 = self._pose(host)
-        return R0.T @ pose[0], R0.T @ (pose[1] - p0)
+        return product(R0.T, pose[0]), turned(R0.T, pose[1] - p0)
 
     # ---- links and joints ----
 
@@ -211,7 +212,7 @@ class _SdfReader:
             axes = [None]
         host: str | None = None if parent == WORLD else parent
         R, p = self._relative(parent, at)
-        away = at[0].T @ link[0], at[0].T @ (link[1] - at[1])  # the link, seen from the joint
+        away = product(at[0].T, link[0]), turned(at[0].T, link[1] - at[1])  # the link, seen from the joint
         own = float(max(np.abs(away[0] - ONE).max(), np.abs(away[1]).max())) < ROUNDING
         chain: list[RobotLink] = []
         for k, axis in enumerate(axes):
@@ -264,9 +265,9 @@ class _SdfReader:
             return np.array([0.0, 0.0, 1.0])
         direction, named = np.array(self._numbers(xyz, 3)), xyz.get("expressed_in")
         if named and named != MODEL_FRAME:
-            return at[0].T @ self._pose(named)[0] @ direction
+            return turned(product(at[0].T, self._pose(named)[0]), direction)
         of_model = named or self._text(axis, "use_parent_model_frame", "0") in TRUE
-        return at[0].T @ direction if of_model or (0, 0) < self.version < MODEL_AXES_BEFORE else direction
+        return turned(at[0].T, direction) if of_model or (0, 0) < self.version < MODEL_AXES_BEFORE else direction
 
     def _pitch(self, joint: Element) -> float:
         """Metres per radian. The older <thread_pitch> is in radians per metre, of the opposite sense."""

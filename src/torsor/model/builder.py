@@ -16,6 +16,7 @@ from torsor.model.check import SHAPES, body_label, check_bodies, check_names, ch
 from torsor.model.freedoms import Freedoms, columns, one_body, reordered
 from torsor.model.joints import JOINTS, joint_code
 from torsor.model.names import Frame, NumberedNames, word_list
+from torsor.model.portable import product, transposed, turned
 from torsor.validate import array, check_memory, integer, integer_array, real_array, shown
 
 if TYPE_CHECKING:
@@ -248,8 +249,8 @@ def _place_on_moving(parent: Array, R: Array, p: Array, fixed: Array) -> tuple[A
     fixed = np.append(fixed, False)  # the base, index -1, is a host
     while (on_fixed := np.flatnonzero(fixed[parent])).size:
         host = parent[on_fixed]
-        p[on_fixed] = p[host] + np.einsum("nij,nj->ni", R[host], p[on_fixed])
-        R[on_fixed] = R[host] @ R[on_fixed]
+        p[on_fixed] = p[host] + turned(R[host], p[on_fixed])
+        R[on_fixed] = product(R[host], R[on_fixed])
         parent[on_fixed] = parent[host]
     return parent, R, p
 
@@ -267,8 +268,8 @@ def _lumped(links: Arrays, host: Array, R: Array, p: Array, fixed: Array) -> Arr
     whole = np.flatnonzero(np.bincount(host[part]))
     slot = np.append(np.searchsorted(whole, host[part]), np.arange(len(whole)))  # the body itself is a part too
     m = np.append(mass[part], mass[whole])
-    c = np.concatenate([p[part] + np.einsum("nij,nj->ni", R[part], com[part]), com[whole]])
-    I = np.concatenate([R[part] @ inertia[part] @ R[part].swapaxes(1, 2), inertia[whole]])
+    c = np.concatenate([p[part] + turned(R[part], com[part]), com[whole]])
+    I = np.concatenate([product(product(R[part], inertia[part]), transposed(R[part])), inertia[whole]])
 
     def total(x: Array) -> Array:
         out = np.zeros((len(whole), *x.shape[1:]))

@@ -22,6 +22,7 @@ from torsor.errors import ArgumentError
 from torsor.model.builder import as_rows, assemble, count_bodies, refuse_ambiguous_inertia
 from torsor.model.freedoms import Freedoms
 from torsor.model.names import Frame, word_list
+from torsor.model.portable import cosine_and_sine, product
 from torsor.model.rounding import clean_sum, turned_tensor, turned_vector
 from torsor.validate import array, chosen, flag, shown
 
@@ -112,7 +113,7 @@ def _moves(variable: str | Sequence[str]) -> Array:
 
 def _screw(axis: int, length: Array, angle: Array) -> Placement:
     """A turn about a coordinate axis and a shift along it."""
-    c, s = (np.where(np.abs(f) < RIGHT_ANGLE, 0.0, f) for f in (np.cos(angle), np.sin(angle)))
+    c, s = (np.where(np.abs(f) < RIGHT_ANGLE, 0.0, f) for f in cosine_and_sine(angle))
     i, j = (axis + 1) % 3, (axis + 2) % 3
     R, p = np.zeros((len(angle), 3, 3)), np.zeros((len(angle), 3))
     R[:, axis, axis], R[:, i, i], R[:, i, j], R[:, j, i], R[:, j, j] = 1, c, -s, s, c
@@ -125,13 +126,13 @@ def _at_rest(n: int) -> Placement:
 
 
 def _apply(f: Placement, x: Array) -> Array:
-    turned = turned_vector(f[0], x)
+    shift = turned_vector(f[0], x)
     with np.errstate(over="ignore", invalid="ignore"):
-        return clean_sum(f[1] + turned, np.abs(f[1]) + np.abs(turned))
+        return clean_sum(f[1] + shift, np.abs(f[1]) + np.abs(shift))
 
 
 def _compose(f: Placement, g: Placement) -> Placement:
-    return f[0] @ g[0], _apply(f, g[1])
+    return product(f[0], g[0]), _apply(f, g[1])
 
 
 def _choose(condition: Array, f: Placement, g: Placement) -> Placement:

@@ -17,6 +17,7 @@ from torsor.model.freedoms import nondefault
 from torsor.model.joints import JOINTS
 from torsor.model.links import links
 from torsor.model.names import Frame
+from torsor.model.portable import product, turned
 from torsor.validate import real_array, shown
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _left(start: Array, held: Mapping[int, Any]) -> Array:
 
 
 def _on(place: Frame, R: Array, p: Array) -> Frame:
-    return Frame(place.body, place.R @ R, place.p + place.R @ p)
+    return Frame(place.body, product(place.R, R), place.p + turned(place.R, p))
 
 
 def _extras(model: Model, held: Mapping[int, Any], places: Mapping[int, Frame], left_q: Array, left_v: Array) -> Extras:

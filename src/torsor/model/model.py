@@ -33,6 +33,7 @@ from torsor.model.joints import JOINTS, Joint
 from torsor.model.locked import locked
 from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
 from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
+from torsor.model.portable import product, turned
 from torsor.model.screws import screw_fields
 from torsor.model.units import Units
 from torsor.validate import array, generator, integer_array, real_array, shown
@@ -551,7 +552,7 @@ class Model:
         if host not in self.frames:  # a body's own frame, or the base's: nothing to compose, and -0.0 stays -0.0
             return Frame(body, R, p)
         with np.errstate(invalid="ignore"):
-            return Frame(body, R0 @ R, p0 + R0 @ p)
+            return Frame(body, product(R0, R), p0 + turned(R0, p))
 
     @cached_property
     def _index(self) -> Callable[[str], int]:

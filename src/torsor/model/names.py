@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
+from torsor.model.portable import product, turned
 from torsor.validate import shown
 
 SEARCHED, SHOWN = 500, 8  # names that are looked through for a message, and names in it
@@ -51,7 +52,7 @@ class BodyFrames(NamedTuple):
         if body < 0:
             return frame
         turn, shift = self.Q[body, :3, :3], self.Q[body, :3, 3]
-        return Frame(body, turn @ R, turn @ p + shift)
+        return Frame(body, product(turn, R), turned(turn, p) + shift)
 
     def __hash__(self) -> int:
         return hash(self.key)

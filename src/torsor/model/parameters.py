@@ -23,7 +23,7 @@ ROWS, COLUMNS = np.triu_indices(3)  # of the six entries of J
 def inertial_parameters(model: Model) -> Array:
     m, c = model.mass, model.com
     J = model.inertia + m[:, None, None] * (
-        np.einsum("ni,ni->n", c, c)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :]
+        (c * c).sum(axis=1)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :]
     )
     return np.column_stack([m, m[:, None] * c, J[:, ROWS, COLUMNS]])
 
@@ -35,7 +35,7 @@ def with_inertial_parameters(model: Model, parameters: ArrayLike) -> Model:
     if (odd := np.flatnonzero((m <= 0) & pi.any(axis=1))).size:
         raise ModelError(f"body {model.names[odd[0]]!r}: a mass of {m[odd[0]]:g} with other parameters cannot exist")
     c = h / np.where(m > 0, m, 1.0)[:, None]
-    shift = np.einsum("ni,ni->n", c, h)[:, None, None] * np.eye(3) - c[:, :, None] * h[:, None, :]
+    shift = (c * h).sum(axis=1)[:, None, None] * np.eye(3) - c[:, :, None] * h[:, None, :]
     return replace(model, mass=m, com=c, inertia=J - shift)
 
 

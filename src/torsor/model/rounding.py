@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.model.portable import product, transposed, turned
+
 Array = NDArray[Any]
 
 # A cosine or sine this close to 0 or 1, or a sum this small relative to its terms, is rounding left by trigonometry.
@@ -31,13 +33,13 @@ def clean_cosine(x: Array) -> Array:
 @np.errstate(over="ignore", invalid="ignore")  # values that are not finite are refused where they are used
 def turned_tensor(R: Array, A: Array) -> Array:
     """R A R^T of symmetric tensors, (n, 3, 3), symmetric to the bit."""
-    size = np.abs(R)
-    turned = clean_sum(R @ A @ R.swapaxes(-1, -2), size @ np.abs(A) @ size.swapaxes(-1, -2))
-    return (turned + turned.swapaxes(-1, -2)) / 2
+    found, terms = (product(product(X, Y), transposed(X)) for X, Y in ((R, A), (np.abs(R), np.abs(A))))
+    found = clean_sum(found, terms)
+    return (found + transposed(found)) / 2
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def turned_vector(R: Array, x: Array, terms: Array | None = None) -> Array:
     """R x, (n, 3); where x is itself a sum, `terms` are the sizes of its terms."""
     size = np.abs(x) if terms is None else terms
-    return clean_sum(np.einsum("nij,nj->ni", R, x), np.einsum("nij,nj->ni", np.abs(R), size))
+    return clean_sum(turned(R, x), turned(np.abs(R), size))

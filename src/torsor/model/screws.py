@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.errors import ModelError
 from torsor.model.builder import as_rows, assemble
 from torsor.model.names import Frame
+from torsor.model.portable import product, transposed, turned
 from torsor.validate import chosen
 
 Array = NDArray[Any]
@@ -43,7 +44,7 @@ def screw_fields(S: ArrayLike, M: ArrayLike, inertias: ArrayLike, axes: str, **l
         raise ModelError("the last row of a home pose is 0 0 0 1")
     w, v = S[:, :3], S[:, 3:]
     if axes == "space":
-        w, v = _turned(R, w), _turned(R, v - np.cross(p, w))
+        w, v = turned(transposed(R), w), turned(transposed(R), v - np.cross(p, w))
     turns = np.linalg.norm(w, axis=1) > UNIT
     size = np.where(turns, np.linalg.norm(w, axis=1), np.linalg.norm(v, axis=1))
     for i in np.flatnonzero(~(np.abs(size - 1) <= UNIT))[:1]:
@@ -56,15 +57,15 @@ def screw_fields(S: ArrayLike, M: ArrayLike, inertias: ArrayLike, axes: str, **l
     pitch[np.abs(pitch) <= NO_PITCH * np.linalg.norm(v, axis=1)] = 0.0
     joint = np.where(turns, np.where(pitch == 0, "revolute", "helical"), "prismatic")
     mass, com, inertia = _bodies(G)
-    place = p + np.einsum("nij,nj->ni", R, at)
+    place = p + turned(R, at)
     parent = links.pop("parent", None)
     above = np.arange(-1, n - 1) if parent is None else np.asarray(parent)
     R0, p0 = np.concatenate([R, np.eye(3)[None]]), np.concatenate([place, np.zeros((1, 3))])
     if above.shape != (n,) or (above >= np.arange(n)).any() or (above < -1).any():
         raise ModelError(f"parent must give, for each of {n} bodies, the number of an earlier one or -1")
     fields = assemble(
-        above, joint.tolist(), axis=np.where(turns[:, None], w, v), pitch=pitch, R=_product(R0[above], R),
-        p=_turned(R0[above], place - p0[above]), mass=mass, com=np.where(mass[:, None] > 0, com - at, 0.0),
+        above, joint.tolist(), axis=np.where(turns[:, None], w, v), pitch=pitch, R=product(transposed(R0[above]), R),
+        p=turned(transposed(R0[above]), place - p0[above]), mass=mass, com=np.where(mass[:, None] > 0, com - at, 0.0),
         inertia=inertia, **links,
     )  # fmt: skip
     homes = {f"{name}/home": Frame(i, np.eye(3), -at[i]) for i, name in enumerate(fields["names"])}
@@ -87,13 +88,3 @@ def _bodies(G: Array) -> tuple[Array, Array, Array]:
             f"inertia {i + 1} is not that of a rigid body, [[J, m [c]], [-m [c], m 1]] with the angular part first"
         )
     return m, c, J - m[:, None, None] * square
-
-
-def _turned(R: Array, x: Array) -> Array:
-    """R^T x, row by row."""
-    return np.einsum("nji,nj->ni", R, x)
-
-
-def _product(R: Array, other: Array) -> Array:
-    """R^T other."""
-    return np.einsum("nji,njk->nik", R, other)

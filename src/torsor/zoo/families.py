@@ -13,6 +13,7 @@ from torsor.lie import quaternion_to_matrix
 from torsor.model.builder import BODY_BYTES
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.model.portable import product, transposed
 from torsor.validate import check_memory, flag, generator, number, real_array, shown
 
 Array = NDArray[np.float64]
@@ -265,7 +266,7 @@ def _random_bodies(n: int, rng: np.random.Generator) -> dict[str, Any]:
     """Physically possible mass properties: I = tr(S) 1 - S from a positive second moment S, see `check.py`."""
     mass, Q = rng.uniform(0.5, 3, n), _random_rotations(n, rng)
     spread = mass[:, None] * rng.uniform(0.05, 0.15, (n, 3)) ** 2
-    S = (Q * spread[:, None, :]) @ Q.swapaxes(1, 2)
+    S = product(Q * spread[:, None, :], transposed(Q))
     inertia = spread.sum(axis=1)[:, None, None] * np.eye(3) - S
     return {"mass": mass, "com": rng.normal(scale=0.1, size=(n, 3)), "inertia": inertia}
 

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.lie import exp_so3
+from torsor.lie import rodrigues
+from torsor.linalg import Vec
 from torsor.model.extras import Extras
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.model.portable import cosine_and_sine, product
 from torsor.validate import chosen
 from torsor.zoo.families import check_length
 
@@ -198,7 +200,8 @@ def polypeptide_planar(n: int = 7) -> Model:
 
 def hold_bodies(model: Model, bodies: NDArray[np.bool_], angle: float, **words: Any) -> Model:
     """The model with the revolute joints of some bodies (a mask) held at an angle; these bodies become frames."""
-    turned = model.R @ exp_so3(model.axis * angle)
+    c, s = cosine_and_sine(np.array([angle]))
+    turned = product(model.R, np.moveaxis(np.array(rodrigues(Vec(*model.axis.T), c, s)), -1, 0))
     joints = ["fixed" if fixed else JOINTS[code].name for fixed, code in zip(bodies, model.joint)]
     return Model.tree(
         model.parent,
@@ -219,6 +222,7 @@ def hold_bodies(model: Model, bodies: NDArray[np.bool_], angle: float, **words: 
 def _body(*points: tuple[float, Any]) -> MassProperties:
     """Mass, mass centre and inertia sum m (|d|^2 1 - d d') of point masses."""
     m, r = np.array([mass for mass, _ in points]), np.array([place for _, place in points])
-    com = m @ r / m.sum()
+    com = (m[:, None] * r).sum(axis=0) / m.sum()
     d = r - com
-    return MassProperties(m.sum(), com, m @ np.square(d).sum(axis=1) * np.eye(3) - (m * d.T) @ d)
+    S = product((m[:, None] * d).T, d)
+    return MassProperties(m.sum(), com, np.trace(S) * np.eye(3) - S)
