@@ -404,6 +404,7 @@ def _changed(theta: Array, L: Array) -> tuple[Array, Array]:
     return _from_pseudo_inertia(LU @ LU.swapaxes(-1, -2)), _from_pseudo_inertia(dP).swapaxes(-1, -2)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a step to where numbers overflow is rejected: it lowers nothing
 def _fitted(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
     """The parameters pi (10 n,) that minimise |R (pi, -1)|^2 + |theta / spread|^2, and whether they were found."""
     n, theta = len(L), np.zeros(len(L) * INERTIAL)
