@@ -224,7 +224,7 @@ def _visuals(robot: Robot, model: Model) -> tuple[Visual, ...]:
     for link, words in robot.visuals:
         body, R, p = model.frame(link)
         if "p" in words:
-            p = p + turned(R, words.pop("p"))
+            p = p + turned(R, np.array(words.pop("p")))
         if "R" in words:
             R = product(R, words.pop("R"))
         found.append(Visual(body, R=tuple(map(tuple, R.tolist())), p=tuple(p.tolist()), **words))
