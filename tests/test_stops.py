@@ -86,6 +86,42 @@ def test_trajectories_begin_again():
     assert (thin.stop_reason == 1).all()
 
 
+@pytest.mark.parametrize("every", [1, 3, 7])
+@pytest.mark.parametrize("again", [False, True], ids=["stay", "again"])
+@pytest.mark.parametrize("model", [ARM, TREE], ids=["unrolled", "quaternions"])
+def test_states_and_reasons_are_those_found_step_by_step(model, again, every):
+    """Looking at many steps at once changes nothing: the oracle takes single steps, and looks after each, in Python."""
+    rng, steps, count = np.random.default_rng(3), 100, 9
+    q, v = model.random_configuration(rng, count), 3 * rng.normal(size=(count, model.nv))
+    reset = model.random_configuration(rng, count), rng.normal(size=(count, model.nv))
+    stops = [ts.Stop(v=0, below=-4.0, above=4.0), ts.Stop(v=model.nv - 1, above=3.5)]
+    times = np.linspace(0, 1, 11)
+    push = ts.Table(times, rng.normal(size=(11, model.nv)))
+    options = {"stop": stops, **({"reset": reset} if again else {})}
+    found = ts.rollout(model, q, v, forces=push, every=every, **options, steps=steps, step=H)
+    x, y, first, reason = q.copy(), v.copy(), np.full(count, -1), np.zeros(count, int)
+    for t in range(steps // every * every + 1):
+        if t:
+            moves = (first < 0) | again
+            now = ts.Table(times - (t - 1) * H, push.tau)
+            one = ts.rollout(model, x, y, forces=now, steps=1, step=H)
+            x[moves], y[moves] = one.q[moves, 0], one.v[moves, 0]
+        gone = np.stack([np.abs(y[:, 0]) > 4, y[:, -1] > 3.5], axis=-1)
+        rows = gone.any(axis=1) & ((first < 0) | again)
+        reason[rows] = 1 + gone[rows].argmax(axis=1)
+        first[rows & (first < 0)] = t
+        if again:
+            x[rows], y[rows] = reset[0][rows], reset[1][rows]
+        if t and t % every == 0:
+            k = t // every - 1
+            np.testing.assert_allclose(found.q[:, k], x, rtol=0, atol=1e-10)  # tables are read at t + dt, rounded
+            np.testing.assert_allclose(found.v[:, k], y, rtol=0, atol=1e-10)
+            np.testing.assert_array_equal(found.stop_reason[:, k], reason)
+            reason *= not again
+    assert (first > 0).sum() > 2
+    np.testing.assert_allclose(found.stop_time, np.where(first < 0, np.nan, first * H))
+
+
 def test_a_start_outside_is_a_stop_at_once():
     model, z, v = ball()
     found = ts.rollout(model, -z, v, stop=ts.Stop(q=0, below=0.0), **OPTIONS)

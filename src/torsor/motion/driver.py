@@ -102,6 +102,7 @@ class Fixed(NamedTuple):
         return found
 
 
+PATH = 1 << 17  # numbers of states between two looks at stop conditions: they stay in the cache
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
 
 
@@ -174,6 +175,12 @@ class States:
 
         run(x, changing, ends, out, self.setup.begin + first * self.setup.length)
 
+    def longest_path(self, x: Array) -> int:
+        """How many steps of these states are taken before one looks which of them stop: one if functions are called,
+        which may not know what to do with states that are outside.
+        """
+        return 1 if self.setup.law.called else max(1, PATH // max(x.size, 1))
+
     def changing(self, part: Mapping[str, Array], first: int, count: int) -> dict[str, Array]:
         """What changes in time, in some steps: rows (count, m or 1, ...) by the names of inputs."""
         law, rows = self.setup.law, slice(first, first + count)
@@ -186,26 +193,39 @@ class States:
 
 def advance(states: States, part: Mapping[str, Array], x: Array, ends: Sequence[int], out: Array,
             watch: Watch | None = None, reasons: Array | None = None) -> None:  # fmt: skip
-    """Move the states x in place; out[:, k] is where they are after ends[k] steps, and reasons[:, k] why they stopped;
-    one step at a time where some may stop.
-    """
-    run = states.run(part)
+    """Move the states x in place; out[:, k] is where they are after ends[k] steps, reasons[:, k] why they stopped."""
+    run, now = states.run(part), int(ends[0] == 0)  # the states before the first step are stored, too
     if watch is None:
-        now = int(ends[0] == 0)  # the states before the first step are stored, too
         out[:, :now] = x[:, None]
         states.move(run, part, x, ends[now:], out[:, now:])
         return
-    watch.look(x, states.setup.model.nq, 0)
-    done = 0
-    for k, end in enumerate(ends):
-        for t in range(done, end):
-            still = x[watch.frozen]
-            states.move(run, part, x, (1,), None, t)
-            x[watch.frozen] = still
-            watch.look(x, states.setup.model.nq, t + 1)
-        done, out[:, k] = end, x
-        if reasons is not None:
-            reasons[:, k] = watch.reasons()
+    nq, places, done, row = states.setup.model.nq, np.asarray(ends), -1, 0
+
+    def store(path: Array, until: int) -> None:
+        nonlocal row
+        end = int(places.searchsorted(until, "right"))
+        if end > row:
+            out[:, row:end] = path[:, np.asarray(places[row:end] - done - 1, like=path)]
+            if reasons is not None:
+                reasons[:, row:end] = watch.reasons(places[row:end])
+            row = end
+
+    path, length = x[:, None].copy(), 1
+    while True:  # the path holds the states after the steps done + 1, done + 2, ...
+        gone = watch.outside(path, nq)
+        count, cut = gone.shape[1], gone.shape[1] < path.shape[1]
+        if watch.reset is not None:
+            store(path, done + count - 1)
+        watch.stop(path, gone, done + 1)
+        store(path, done + count)
+        done, x[:] = done + count, path[:, count - 1]
+        if row == len(places):
+            return
+        length = min(count if cut else 2 * length, states.longest_path(x), int(places[-1]) - done)
+        path, still = np.empty_like(x, shape=(len(x), length, x.shape[1])), x[watch.frozen, None]
+        if not watch.frozen.all():
+            states.move(run, part, x, range(1, length + 1), path, done)
+        path[watch.frozen] = still
 
 
 def watch_of(setup: Fixed, stops: tuple[Stop, ...], part: Mapping[str, Array], reset: Array | None) -> Watch:

@@ -162,7 +162,7 @@ class Watch:
 
     frozen   (m,) which have stopped, and do not move any more
     first    (m,) after how many steps each stopped first, or -1
-    reason   (m,) the number of the stop, from 1 on, since `reasons` was called last
+    reason   (m,) the number of the stop, from 1 on; where trajectories begin again, since `reasons` was called last
     """
 
     def __init__(self, program: Any, numbers: Sequence[Array], like: Array, reset: Array | None) -> None:
@@ -171,24 +171,46 @@ class Watch:
         self.frozen, self.reason = (np.zeros_like(like, kind, shape=m) for kind in (bool, np.int8))
         self.first = np.full_like(like, -1, int, shape=m)
 
-    def look(self, x: Array, nq: int, steps: int) -> None:
-        """After so many steps: find the states that are outside, and freeze them or set them back."""
+    def outside(self, path: Array, nq: int) -> Array:
+        """Which states (m, k, n) of trajectories that still move are outside, by stop: (m, k, stops).
+
+        k is cut short after the first state from which some trajectory begins again.
+        """
         with np.errstate(invalid="ignore"):
-            gone = self.program(x[:, :nq], x[:, nq:], *self.numbers) > 0
-        rows = np.flatnonzero(gone.any(axis=1) & ~self.frozen)
-        self.reason[rows] = 1 + gone[rows].argmax(axis=1)
-        self.first[rows] = np.where(self.first[rows] < 0, steps, self.first[rows])
+            excess: Array = self.program(path[..., :nq], path[..., nq:], *(x[:, None] for x in self.numbers))
+        gone: Array = excess > 0
+        gone &= ~self.frozen[:, None, None]
+        steps = np.flatnonzero(gone.any(axis=(0, 2)))
+        return gone if self.reset is None or not len(steps) else gone[:, : int(steps[0]) + 1]
+
+    def stop(self, path: Array, gone: Array, done: int) -> None:
+        """Freeze or set back the trajectories that are outside, in the path of their states after the steps from the
+        done-th on."""
+        left: Array = gone.any(axis=-1)
+        rows = np.flatnonzero(left.any(axis=1))
+        if not len(rows):
+            return
+        k = left[rows].argmax(axis=1)
+        self.reason[rows] = 1 + gone[rows, k].argmax(axis=1)
+        self.first[rows] = np.where(self.first[rows] < 0, done + k, self.first[rows])
         if self.reset is None:
             self.frozen[rows] = True
+            stays = np.minimum(np.arange(path.shape[1], like=k), k[:, None])
+            path[rows] = path[rows[:, None], stays]
         else:
-            x[rows] = self.reset[rows]
+            path[rows, k] = self.reset[rows]
 
-    def reasons(self) -> Array:
-        """The reasons; where trajectories begin again, they are reset."""
-        reason = self.reason.copy()
-        if self.reset is not None:
-            self.reason[:] = 0
-        return reason
+    def reasons(self, steps: Array) -> Array:
+        """The reasons (m, k) of those that have stopped within so many steps (k,).
+
+        Where trajectories begin again, they belong to the first of these, and are then reset.
+        """
+        if self.reset is None:
+            first, steps = self.first[:, None], np.asarray(steps, like=self.first)
+            return np.where((first >= 0) & (first <= steps), self.reason[:, None], 0)
+        found = np.zeros_like(self.reason, shape=(len(self.reason), len(steps)))
+        found[:, 0], self.reason[:] = self.reason, 0
+        return found
 
 
 def watching(model: Model, stops: tuple[Stop, ...], found: Members | None, dtype: str) -> Any:
