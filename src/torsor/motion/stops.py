@@ -186,7 +186,7 @@ class Watch:
     def stop(self, path: Array, gone: Array, done: int) -> None:
         """Freeze or set back the trajectories that are outside, in the path of their states after the steps from the
         done-th on."""
-        left: Array = gone.any(axis=-1)
+        left: Any = gone.any(axis=-1)
         rows = np.flatnonzero(left.any(axis=1))
         if not len(rows):
             return
