@@ -66,10 +66,10 @@ ORDER = {
     "robots",
     "model": "portable names joints rounding parameters check units extras freedoms links builder dh screws locked "
     "model batch conditioning regular",
-    "motion": "coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
-    "forces moving_base plant lowering time_loop device_run steps driver gradients motion device fused stepper tangent "
-    "dense events fixed implicit stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout "
-    "rollout brownian integrators rows simulation sensitivities",
+    "motion": "coordinates cuda_loops laws progress recording references stops tables hermite law quantities forces "
+    "moving_base plant lowering time_loop device_run steps driver adjoint gradients motion device fused stepper "
+    "tangent dense events fixed implicit stages structure rattle adams radau runge_kutta stiffness trajectory "
+    "gpu_rollout rollout brownian integrators rows simulation sensitivities",
     "molecule": "structure rotors forcefields prepare tree page plots output molecule closures mover methods results "
     "run gibbs polymers command",
     "papers": "arithmetic rows figures digits change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 "

@@ -102,7 +102,7 @@ class Fixed(NamedTuple):
         return found
 
 
-PATH = 1 << 17  # numbers of states between two looks at stop conditions: they stay in the cache
+PATH = 1 << 17  # numbers of states that are kept between two looks at them: they stay in the cache
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
 
 

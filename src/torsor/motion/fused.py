@@ -63,7 +63,8 @@ class FusedStages:
         self._wrenches = [np.array(np.broadcast_to(x, (s, *x.shape))) for x in motion.compiled_law.loads(0.0)]
         calls = [self._stage(P[1 + k], Y[k], k) for k in range(s)]
         keep: list[Any] = []
-        table = np.array([call.words(keep)[0] for stage in calls for call in stage], dtype=np.int64)
+        words = [word for stage in calls for call in stage for word, _ in call.words(keep)]
+        table = np.array(words, dtype=np.int64)
         arrays = {"calls": table, "P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         values = {name: array.ctypes.data for name, array in arrays.items()}
         # where dq/dt is not v, the first call overwrites what is copied
@@ -99,7 +100,7 @@ class FusedStages:
 
     def _by_rows(self, given: list[Array], loads: Sequence[Array], tau: Array) -> list[Call]:
         low, calls, nv = self._law, [], self.motion.model.nv
-        if low.step.written_out:
+        if low.written_out:
             return [Call(low.kernel, [*given, *loads], tau)]
         for kernel, piece in low.pieces[:-1]:
             assert piece.ask is not None

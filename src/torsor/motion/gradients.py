@@ -1,13 +1,14 @@
 """Gradients of rollouts: the steps backwards, from the cotangents of the stored states to those of the start.
 
-The adjoint of a step is made from the tape of that step (`compiler/tape_derivatives.py`). It needs the state before
-the step. Of T steps, about sqrt(T) states are kept on the way forward; between two of them, they are computed again.
+The adjoint of a step (`adjoint.py`) needs the state before the step. Those of few steps are kept. Of more, T, about
+sqrt(T) are kept on the way forward; between two of them, they are computed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isqrt, prod
 from typing import Any, NamedTuple
 
@@ -16,28 +17,21 @@ from numpy.typing import NDArray
 
 from torsor import validate
 from torsor.backends.cpu import pool
-from torsor.backends.pointwise import trace
-from torsor.compiler.derivative import derivative
-from torsor.compiler.store import store
-from torsor.compiler.tape import Code
-from torsor.compiler.tape_derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
-from torsor.dynamics.calls import gpu_array, program_for
+from torsor.dynamics.calls import gpu_array
 from torsor.errors import ArgumentError
-from torsor.inputs import COORDINATES, FREEDOMS, PARAMETERS
-from torsor.linalg import Scalar
+from torsor.inputs import PARAMETERS
 from torsor.model.batch import machine_of, require_models
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
-from torsor.motion.driver import CHUNK, Fixed, States, checked_states, settings
+from torsor.motion.adjoint import AdjointRun, adjoint_of
+from torsor.motion.driver import CHUNK, PATH, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
-from torsor.motion.laws import KINDS
-from torsor.motion.lowering import STATE, Ask, Piece, Step, compiled_piece, cut, gains_by_freedom
+from torsor.motion.lowering import WAVES
 from torsor.motion.steps import METHODS
-from torsor.motion.time_loop import StepRun, at_once
+from torsor.motion.time_loop import StepRun
 
 Array = NDArray[Any]
-Scalars = Sequence[Scalar]
 NUDGE = 7.310585786e-4  # of a parameter: no number that would make one zero
 TINY = 1e-300  # in place of parameters that are zero: their gradient is asked for, so they are part of the law
 
@@ -94,7 +88,10 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
         rows = slice(first, first + CHUNK)
         back.run(rows, gq[rows], gv[rows])
 
-    list(pool().map(chunk, range(0, states.count, CHUNK)))
+    if states.count <= CHUNK:
+        chunk(0)
+    else:
+        list(pool().map(chunk, range(0, states.count, CHUNK)))
     return back.result(complete)
 
 
@@ -160,7 +157,7 @@ class _Backwards:
         self.step = setup.step
         if self.by_network:  # the torques of a network are told apart wherever it is evaluated
             self.step = self.step._replace(slots=len(setup.method.times))
-        self.pull = pullback(self.step, np.dtype(dtype).name, self.of_model, self.by_network)
+        self.adjoint = adjoint_of(self.step, np.dtype(dtype).name, self.of_model, self.by_network)
         self.q, self.v = np.empty((2, count, nv), dtype)
         self.slots = self.step.slots
         self.tau = np.zeros((count, steps, self.slots, setup.law.rows, nv), dtype)
@@ -173,41 +170,57 @@ class _Backwards:
 
     def run(self, rows: slice, gq: Array, gv: Array) -> None:
         """Some trajectories; gq, gv: the cotangents of their stored states."""
-        setup, steps, nq = self.setup, self.steps, self.setup.model.nq
-        part = self.states.part(rows)
-        m = len(part["q"])
-        commands, values = (np.moveaxis(part[name], -2, 0) for name in ("commands", "values"))
-
-        def at(x: Array, t: int) -> Array:
-            now = x[t if len(x) > 1 else 0]
-            return np.broadcast_to(now, (m, now.shape[-1]))
-
-        apart = isqrt(steps - 1) + 1
-        run = self.states.run(part)
+        steps, part = self.steps, self.states.part(rows)
+        forth, back = self.states.run(part), self._adjoint_run(part)
         kept = [np.concatenate([part["q"], part["v"]], axis=1)]  # the states before the steps 0, apart, 2 apart, ...
+        apart = min(steps, max(isqrt(steps - 1) + 1, PATH // max(1, kept[0].size)))
         for start in range(0, steps - apart, apart):
-            kept.append(self._forward(run, kept[-1], part, start, start + apart)[-1])
-        q, v = np.zeros_like(gq[:, 0]), np.zeros_like(gv[:, 0])
+            kept.append(self._forward(forth, kept[-1], part, start, start + apart)[-1])
         for start in reversed(range(0, steps, apart)):
             end = min(start + apart, steps)
-            states = self._forward(run, kept.pop(), part, start, end - 1)
-            for t in reversed(range(start, end)):
-                if (t + 1) % self.every == 0:
-                    q, v = q + gq[:, t // self.every], v + gv[:, t // self.every]
-                x = states[t - start]
-                h = np.array([setup.length], self.states.dtype)
-                tau = np.tile(at(commands, t), (1, self.slots // setup.step.slots))
-                numbers = numbers_of(self.states, run, part, t)
-                found = self.pull(x[:, :nq], x[:, nq:], tau, at(values, t), h, *numbers, q, v)
-                q, v = found["q"], found["v"]
-                tau = found["tau"].reshape(m, self.slots, setup.law.rows, -1)
-                self.tau[rows, t] = tau
-                self.gain[rows, t if len(values) > 1 else 0] += found["gain"]
-                for name, total in self.model.items():
-                    total[rows] += found[name].reshape(m, *total.shape[1:])
-                if self.layers:
-                    self._by_layers(rows, found["states"], tau[:, :, 0])
-        self.q[rows], self.v[rows] = q, v
+            states = self._forward(forth, kept.pop(), part, start, end - 1)
+            stored = np.zeros((end - start, len(gq), 2 * gq.shape[-1]), self.states.dtype)
+            first = -(start + 1) % self.every  # of these steps, the first one whose state is stored
+            among = slice((start + first) // self.every, end // self.every)
+            stored[first :: self.every] = np.moveaxis(np.concatenate([gq[:, among], gv[:, among]], axis=-1), 1, 0)
+            each = partial(self._weights, rows, back) if self.layers else None
+            for at, found in back(states, stored, self._changing(part, start, end - start), each):
+                self._take(rows, start + at, back, found)
+        self.q[rows], self.v[rows] = (back.of(name, found[:1])[0] for name in "qv")
+        for name, x in back.of_model.items():
+            self.model[name][rows] = x.reshape(self.model[name][rows].shape)
+
+    def _adjoint_run(self, part: Mapping[str, Array]) -> AdjointRun:
+        """The adjoint of the steps of some trajectories."""
+        setup, m = self.setup, len(part["q"])
+        given = {"tau": self._of_slots(part["commands"][:, 0]), "gain": part["values"][:, 0]}
+        given |= {name: part[name] for name in setup.step.numbers}
+        if setup.law.waves:
+            given[WAVES] = np.array(np.broadcast_to(given[WAVES], (m, *setup.step.inputs[WAVES])))
+        return AdjointRun(self.adjoint, m, np.array([setup.length]), given)
+
+    def _of_slots(self, commands: Array) -> Array:
+        """Commands for all the times at which the step reads them."""
+        return np.tile(commands, self.slots // self.setup.step.slots)
+
+    def _changing(self, part: Mapping[str, Array], first: int, count: int) -> dict[str, Array]:
+        found = self.states.changing(part, first, count)
+        return found | ({"tau": self._of_slots(found["tau"])} if "tau" in found else {})
+
+    def _take(self, rows: slice, first: int, back: AdjointRun, found: Array) -> None:
+        """The cotangents of commands and of numbers of the law in some steps."""
+        some, law = slice(first, first + len(found)), self.setup.law
+        tau = np.moveaxis(back.of("tau", found), 0, 1)
+        self.tau[rows, some] = tau.reshape(self.tau[rows, some].shape)
+        if law.schedule is not None:
+            self.gain[rows, some] = np.moveaxis(back.of("gain", found), 0, 1)
+        elif first == 0:  # all steps together
+            self.gain[rows, 0] = back.of("gain", found[:1])[0]
+
+    def _weights(self, rows: slice, back: AdjointRun) -> None:
+        """Add what the last step says of the weights of a network."""
+        tau = back.of("tau", back.operands["row"][None])[0].reshape(self.tau[rows, 0].shape)
+        self._by_layers(rows, back.evaluations, tau[:, :, 0])
 
     def _forward(self, run: StepRun, x: Array, part: Mapping[str, Array], start: int, end: int) -> Array:
         """The states before the steps start, ..., end."""
@@ -294,13 +307,6 @@ class _Backwards:
         return np.einsum("tk,btv->bkv", weights, seed)
 
 
-def numbers_of(states: States, run: StepRun, part: Mapping[str, Array], t: int) -> list[Array]:
-    """The last inputs of the t-th step: loads on the bodies, and the numbers of members."""
-    if states.setup.law.waves:
-        run.write({"external": states.changing(part, t, 1)["external"]})
-    return run.numbers
-
-
 def _inner(slope: Array, seed: Array, batch: tuple[int, ...]) -> Array:
     """The sum of slope times seed, for every trajectory; what does not change in time acts in every step."""
     wide = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :]))
@@ -313,166 +319,6 @@ SLOPES: dict[str, Callable[[Array], Array]] = {  # of activations, by their valu
     "relu": lambda y: (y > 0).astype(float),
     "softsign": lambda y: (1 - np.abs(y)) ** 2,
 }
-
-
-# ---- the adjoint of a step ----
-
-# (q, v, tau, gain, h, numbers of the state, q~', v~') -> the cotangents by name, for states before a step
-Pullback = Callable[..., Any]
-
-
-def pullback(step: Step, dtype: str, wrt: tuple[str, ...] = (), with_states: bool = False) -> Pullback:
-    """The adjoint of a step of many states, kept with the model or the structure of a batch."""
-    made = step.members.store if step.members else store(step.model)
-    key = "adjoint", *step.reads, dtype, wrt, with_states
-    whole = step.written_out and not wrt and not with_states
-    return made.once(key, lambda: _whole_pullback(step, dtype) if whole else PiecesPullback(step, dtype, wrt))
-
-
-def adjoint(step: Step, code: Code, names: Sequence[str], *cotangents: Scalars) -> dict[str, list[Scalar]]:
-    """The cotangents of some inputs of a code whose outputs begin with (q, v, ...); those of q are along v.
-
-    `cotangents`: scalars of a tape, those of q (nv numbers), of v, ...; on that tape, the code is replayed.
-    """
-    model = step.model
-    tape = next(x.tape for x in cotangents[0] if hasattr(x, "tape"))
-    again = Replay(code, tape)
-    outputs = list(code.outputs.values())
-    q = scalars(tape, (again.at[i] for i in outputs[: model.nq]))
-    given = [*by_joint(model, of_coordinates, q, FREEDOMS, cotangents[0]), *(x for g in cotangents[1:] for x in g)]
-    seeds = summed(tape, ((i, tape.node_of(g)) for i, g in zip(outputs, given)))
-    sizes = {name: step.inputs[name][0] if name in STATE else model.nv for name in names}
-    found = again.pull(seeds, {(name, k) for name in names for k in range(sizes[name])})
-    zero = tape.const(0.0)
-    result = {name: list(scalars(tape, (found.get((name, k), zero) for k in range(sizes[name])))) for name in names}
-    if "q" in result:
-        start = [tape.input(("q", k)) for k in range(model.nq)]
-        result["q"] = by_joint(model, along_freedoms, start, COORDINATES, result["q"])
-    return result
-
-
-class Reverse(NamedTuple):
-    """A kernel of cotangents in one row, and their names and sizes."""
-
-    kernel: Any
-    sizes: dict[str, int]
-
-    def __call__(self, *given: Array) -> dict[str, Array]:
-        row, at, found = self.kernel(*given), 0, {}
-        for name, size in self.sizes.items():
-            found[name] = row[..., at : at + size]
-            at += size
-        return found
-
-
-def _reverse(step: Step, code: Code, inputs: Mapping[str, tuple[int, ...]], seeds: int, dtype: str) -> Reverse:
-    names = [name for name in inputs if name != "h" and (name in STATE or (name[0] == "a" and name[1:].isdigit()))]
-    wide = dict(inputs) | {f"g{k}": (step.model.nv,) for k in range(seeds)}
-    sizes: dict[str, int] = {}
-
-    def flat(*given: Scalars) -> list[Scalar]:
-        found = adjoint(step, code, names, *given[-seeds:])
-        sizes.update({name: len(x) for name, x in found.items()})
-        return [x for values in found.values() for x in values]
-
-    return Reverse(compiled_piece(trace(flat, wide), wide, dtype), sizes)
-
-
-def _whole_pullback(step: Step, dtype: str) -> Any:
-    inputs = step.inputs
-    return _reverse(step, trace(step.whole, inputs), inputs, 2, dtype)
-
-
-class PiecesPullback:
-    """Around the programs of forward and inverse dynamics and their vjps, the pieces of a step and their adjoints.
-
-    Where every freedom acts by itself, the pieces are those of one freedom, and all freedoms are lanes.
-    """
-
-    def __init__(self, step: Step, dtype: str, wrt: tuple[str, ...]) -> None:
-        self.step, self.wrt, self.by_freedoms = step, wrt, step.law.is_local
-        alone = step.one_freedom if self.by_freedoms else step
-        self.pieces: list[Piece] = cut(alone)
-        self.forward = [compiled_piece(x.code, x.inputs, dtype) for x in self.pieces]
-        self.backward = [_reverse(alone, x.code, x.inputs, len(x.parts) or 2, dtype) for x in self.pieces]
-        asks = [x.ask for x in self.pieces if x.ask]
-        self.asks = [x._replace(model=step.model, options=step.options) for x in asks] if self.by_freedoms else asks
-        self.made = {ask: _both_ways(step, ask, wrt, dtype) for ask in self.asks}
-
-    def __call__(self, q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array) -> dict[str, Any]:
-        *numbers, gq, gv = others
-        given = [q, v, *self._of_law(tau, gain, len(q)), h]
-        asked = self._asked(given, numbers)
-        total: dict[str, Any] = self._back(len(self.asks), given, [gq, gv])
-        for s in reversed(range(len(self.asks))):
-            ask, (x, more) = self.asks[s], asked[s]
-            found = self.made[ask][1](*x[:3], np.ascontiguousarray(total[f"a{s}"]), *x[3:], *more)
-            for name, y in self._back(s, given, list(found[: len(x)])).items():
-                total[name] = total.get(name, 0.0) + y
-            for name, y in zip(self.step.parameters_in(ask, self.wrt), found[len(x) :]):
-                total[name] = total.get(name, 0.0) + y.reshape(len(q), -1)
-        total["states"] = [(x[0], x[1]) for ask, (x, _) in zip(self.asks, asked) if ask.is_forward]
-        if self.by_freedoms:
-            total["gain"] = _gathered(self.step, total["gain"])
-            wide = total["tau"] if total["tau"].ndim == 3 else total["tau"][..., None]
-            total["tau"] = np.moveaxis(wide, -1, 1).reshape(len(q), wide.shape[-1] * self.step.model.nv)
-        return total
-
-    def _of_law(self, tau: Array, gain: Array, m: int) -> tuple[Array, Array]:
-        """Commands and numbers of the law as the pieces take them."""
-        if not self.by_freedoms:
-            return tau, gain
-        nv = self.step.model.nv
-        wide = np.moveaxis(tau.reshape(m, tau.shape[-1] // nv, nv), 1, -1)
-        return wide, np.moveaxis(gains_by_freedom(self.step.law, gain, m), 0, -1)
-
-    def _asked(self, given: list[Array], numbers: Sequence[Array]) -> list[tuple[list[Array], Sequence[Array]]]:
-        """What each piece asked for; what it found is added to `given`."""
-        asked: list[tuple[list[Array], Sequence[Array]]] = []
-        for kernel, piece, ask in zip(self.forward, self.pieces, self.asks):
-            rows = kernel(*self._lanes(given))
-            x = list(np.moveaxis(rows, -1, 0)) if self.by_freedoms else [rows[:, part] for part in piece.parts]
-            own = self.step.taken_by(ask, numbers)
-            asked.append((x, own))
-            given.append(self.made[ask][0](*x, *own))
-        return asked
-
-    def _back(self, s: int, given: Sequence[Array], seeds: Sequence[Array]) -> dict[str, Array]:
-        """The cotangents of the inputs of the s-th piece from those of its outputs."""
-        own = [x[..., None] for x in seeds] if self.by_freedoms else list(seeds)
-        found = self.backward[s](*self._lanes(given[: 5 + s]), *own)
-        return {name: x[..., 0] if self.by_freedoms and x.shape[-1] == 1 else x for name, x in found.items()}
-
-    def _lanes(self, given: Sequence[Array]) -> list[Array]:
-        """Operands of the pieces: rows, or all freedoms side by side."""
-        if not self.by_freedoms:
-            return list(given)
-        return [x if k in (2, 3, 4) else x[..., None] for k, x in enumerate(given)]
-
-
-def _gathered(step: Step, gain: Array) -> Array:
-    """The cotangents of the numbers of a law, (m, k), from those of every freedom, (m, nv, kinds)."""
-    law = step.law
-    gain = gain if gain.ndim == 3 else gain[..., None]
-    columns, at = [], 2 if len(law.gains) else 0
-    for row, column in law.gains.tolist():
-        columns.append(gain[:, row, int(column >= step.model.nq)])
-    for kind, freedoms in law.parts:
-        for _ in KINDS[kind][1]:
-            columns += [gain[:, i, at] for i in freedoms]
-            at += 1
-    return np.stack(columns, axis=-1) if columns else np.zeros((len(gain), 1))
-
-
-def _both_ways(step: Step, ask: Ask, wrt: tuple[str, ...], dtype: str) -> tuple[Any, Any]:
-    """The program that a piece asks for, and its vjp."""
-    algorithm = step.algorithm if ask.is_forward else ask.algorithm
-    assert algorithm is not None
-    own, members = ("added_inertia",) * ("added_inertia" in ask.options), step.members_in(ask)
-    vjp = derivative(algorithm, "vjp", (*algorithm.inputs, *own, *step.parameters_in(ask, wrt)))
-    number = np.dtype(dtype).char
-    programs = [program_for(x, ask.model, ask.options, number, None, members) for x in (algorithm, vjp)]
-    return programs[0], programs[1]
 
 
 # ---- Jacobians of a step ----
@@ -556,17 +402,21 @@ def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float =
     states = States(setup, checked_states(model, {"q": q, "v": v}), 1)
     part, nq, nv, m, batch = states.part(slice(None)), model.nq, model.nv, states.count, states.batch
     x = np.concatenate([part["q"], part["v"]], axis=1)
-    commands, gain = (np.broadcast_to(part[name][:, 0], (m, part[name].shape[-1])) for name in ("commands", "values"))
-    run = states.run(part)
-    numbers = numbers_of(states, run, part, 0)
-    h = np.array([setup.length])
-    new = at_once(setup.kernels("float64"), x[:, :nq], x[:, nq:], commands, gain, h, *numbers)
+    new = np.empty((m, 1, nq + nv))
+    states.move(states.run(part), part, x.copy(), (1,), new)
     rows = np.repeat(np.arange(m), 2 * nv)
+    names = ("commands", "values", *setup.step.numbers)
+    many = {name: part[name][rows] if len(part[name]) == m else part[name] for name in names}
+    given = {"tau": many["commands"][:, 0], "gain": many["values"][:, 0]}
+    given |= {name: many[name] for name in setup.step.numbers}
+    changing = states.changing(part, 0, 1)
+    changing = {name: y[:, rows] if y.shape[1] == m else y for name, y in changing.items()}
+    if WAVES in changing:
+        given[WAVES] = np.array(np.broadcast_to(changing[WAVES][0], (len(rows), *setup.step.inputs[WAVES])))
+    back = AdjointRun(adjoint_of(setup.step, "float64"), len(rows), np.array([setup.length]), given)
     seeds = np.tile(np.eye(2 * nv), (m, 1))
-    given = [y[rows] for y in (x[:, :nq], x[:, nq:], commands, gain)]
-    pull = pullback(setup.step, "float64")
-    found = pull(*given, h, *(y[rows] for y in numbers), seeds[:, :nv], seeds[:, nv:])
-    dx = np.concatenate([found["q"], found["v"]], axis=-1).reshape(*batch, 2 * nv, 2 * nv)
-    by_tau = found["tau"].reshape(len(rows), setup.step.slots, setup.law.rows, nv)[:, :, 0].sum(axis=1)
-    q_new, v_new = (y.reshape(*batch, y.shape[1]) for y in np.split(new, [nq], axis=1))
+    ((_, found),) = back(x[rows][None], seeds[None], changing)
+    dx = np.concatenate([back.of(name, found)[0] for name in "qv"], axis=-1).reshape(*batch, 2 * nv, 2 * nv)
+    by_tau = back.of("tau", found)[0].reshape(len(rows), setup.step.slots, setup.law.rows, nv)[:, :, 0].sum(axis=1)
+    q_new, v_new = (y.reshape(*batch, y.shape[1]) for y in np.split(new[:, 0], [nq], axis=1))
     return StepDerivatives(q_new, v_new, dx, by_tau.reshape(*batch, 2 * nv, nv))

@@ -12,6 +12,7 @@ lanes of its code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -49,7 +50,6 @@ MOST_MOVED = 64  # freedoms of a machine with couplings, whose forward dynamics 
 MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, for its step to be straight-line code
 # Of a piece that is compiled. Rows of many numbers take long to compile: 1000 in and 800 out take 5 s.
 MOST_OPERATIONS, MOST_NUMBERS = 15_000, 800
-UNINTERRUPTED = 2_000_000  # freedoms and steps of one call, a tenth of a second: Ctrl-C waits for it
 STATE = ("q", "v", "tau", "gain", "h")  # the first inputs of a step
 WAVES = "external"  # the input that holds wrenches
 FOUND, OTHERS = 6, 3  # rows that functions give: torque, stiffness and damping of the drives, and from here of others
@@ -324,14 +324,13 @@ def gains_by_freedom(law: Law, gain: Array, m: int) -> Array:
 class Lowered:
     """A step as kernels, kept with the model or with the structure of a batch."""
 
-    def __init__(self, step: Step, dtype: str = "float64") -> None:
+    def __init__(self, step: Step, dtype: str = "float64", in_pieces: bool = False) -> None:
+        """`in_pieces`: also where the whole step could be written out."""
         self.step, self.dtype = step, dtype
+        self.written_out = step.written_out and not in_pieces
         self.by_freedoms = step.by_freedoms
-        pieces = [] if step.written_out else cut(step.one_freedom if self.by_freedoms else step)
+        pieces = [] if self.written_out else cut(step.one_freedom if self.by_freedoms else step)
         self.pieces = [(compiled_piece(x.code, x.inputs, dtype), x) for x in pieces]
-        if step.written_out:
-            key = "step", *step.reads, step.members.key if step.members else step.model.key
-            self.kernel = pointwise.compile_pointwise(step.whole, step.inputs, dtype, key)
         asks = {self.whole(x.ask) for _, x in self.pieces if x.ask and x.ask.algorithm}
         self.programs = {ask: self._program(ask) for ask in asks}
 
@@ -341,10 +340,17 @@ class Lowered:
         number = np.dtype(self.dtype).char
         return program_for(algorithm, ask.model, ask.options, number, None, self.step.members_in(ask))
 
+    @cached_property
+    def kernel(self) -> Any:
+        """The whole step, written out."""
+        step = self.step
+        key = "step", *step.reads, step.members.key if step.members else step.model.key
+        return pointwise.compile_pointwise(step.whole, step.inputs, self.dtype, key)
+
     @property
     def is_machine_code(self) -> bool:
         """Whether all pieces are compiled."""
-        return self.step.written_out or all(isinstance(kernel, np.ufunc) for kernel, _ in self.pieces)
+        return self.written_out or all(isinstance(kernel, np.ufunc) for kernel, _ in self.pieces)
 
     def program(self, ask: Ask) -> Any:
         return self.programs[self.whole(ask)]
@@ -362,9 +368,9 @@ def lowered(step: Step, dtype: str = "float64") -> Lowered:
 
 def tangent_of(low: Lowered) -> Any:
     """The kernel of the change of a step that is one piece of code along (dq, dv), its last two inputs."""
-    inputs = low.step.inputs if low.step.written_out else low.pieces[-1][1].inputs
+    inputs = low.step.inputs if low.written_out else low.pieces[-1][1].inputs
     inputs = {name: shape for name, shape in inputs.items() if name in STATE}
-    code = pointwise.trace(low.step.whole, low.step.inputs) if low.step.written_out else low.pieces[-1][1].code
+    code = pointwise.trace(low.step.whole, low.step.inputs) if low.written_out else low.pieces[-1][1].code
 
     def tangent(*given: Any) -> list[Scalar]:
         tape = given[0][0].tape

@@ -101,11 +101,11 @@ class CompiledLaw:
             if self.law.waves:
                 run.write({name: x[None] for name, x in zip(self.law.load_names, self.loads(t))})
             return run.once(np.concatenate([q, v])[None])[0]
-        kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
+        kernel = self.step.kernel if self.step.written_out else self.step.pieces[-1][0]
         if self.step.by_freedoms:
             x = q if self._column is None else q[self._column]
             return kernel(x[:, None], v[:, None], u[:, None], self.gain, self._h)[..., 0].T
-        loads = self.loads(t) if self.step.step.written_out else ()
+        loads = self.loads(t) if self.step.written_out else ()
         return kernel(q, v, u, self.gain, self._h, *loads)
 
     @cached_property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from torsor.errors import ArgumentError
 from torsor.later import Later
 from torsor.model.freedoms import limited_coordinates
 from torsor.motion.law import Called
-from torsor.motion.lowering import FOUND, OTHERS, Lowered, Step, gains_by_freedom
+from torsor.motion.lowering import FOUND, OTHERS, Ask, Lowered, Step, gains_by_freedom
 
 if TYPE_CHECKING:
     from torsor.backends.llvm import LLVMWriter
@@ -76,6 +77,9 @@ class RowMemory:
         return [self.states[steps % 2]]
 
 
+BY_FREEDOM = ("tau", "x", "stored")  # inputs that hold some numbers of every freedom
+
+
 class FreedomMemory:
     """A row per quantity, with all freedoms of all states side by side: (k, m, nv)."""
 
@@ -101,7 +105,7 @@ class FreedomMemory:
     def laid(self, name: str, rows: Array) -> Array:
         if name == "gain":
             return np.stack([gains_by_freedom(self.step.law, gain, self.m) for gain in rows]).astype(self.dtype)
-        if name != "tau":
+        if name not in BY_FREEDOM:
             return np.ascontiguousarray(np.broadcast_to(rows, (len(rows), self.m, *rows.shape[2:])), self.dtype)
         kinds = rows.shape[-1] // self.n
         wide = np.broadcast_to(rows, (len(rows), self.m, rows.shape[-1])).reshape(len(rows), self.m, kinds, self.n)
@@ -116,8 +120,8 @@ class FreedomMemory:
         return list(self.x)
 
 
-class StepRun:
-    """Steps of m states: the list of calls of a step, on memory of its own.
+class PieceRun:
+    """The pieces of a step of m states as calls, on memory of its own.
 
     h       (1,) or (m, 1) the length of a step
     given   the other inputs of a step by name, (m or 1, ...): "tau", "gain", and numbers of the states
@@ -136,32 +140,31 @@ class StepRun:
         own = {name: memory.laid(name, np.reshape(given[name], (1, -1, given[name].shape[-1])))[0] for name in LAW}
         self.operands = {name: x.copy() for name, x in own.items()} | dict(zip(names, self.numbers))
         self.t = self.begin = 0.0
-        self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
 
-    def _calls(self, k: int) -> list[Call]:
-        """From the k-th state to the other one."""
+    def inputs(self, state: Sequence[Array]) -> list[Array]:
+        """The first inputs of the pieces, from the operands of q and v: `lowering.STATE`."""
         memory, low = self.memory, self.lowered
         h = self.h if not low.by_freedoms else np.broadcast_to(self.h[:, None], (self.m, low.step.model.nv, 1))
-        given = [*memory.state(k), *(memory.operand(self.operands[name]) for name in LAW), h]
-        out = memory.operand(memory.result(1 - k))
-        if low.step.written_out:
-            return [Call(low.kernel, [*given, *self.numbers], out)]
-        calls = []
+        return [*state, *(memory.operand(self.operands[name]) for name in LAW), h]
+
+    def asking(self, given: list[Array]) -> Iterator[tuple[list[Call], Ask, list[Array]]]:
+        """Of every piece but the last: its calls, and what it asks for with which arrays; what is found becomes an
+        input of the next pieces, in `given`."""
+        memory, low = self.memory, self.lowered
         for kernel, piece in low.pieces[:-1]:
             assert piece.ask is not None
             asked = memory.room(len(piece.parts) if low.by_freedoms else piece.parts[-1].stop)
-            calls.append(Call(kernel, given[:], memory.operand(asked)))
-            parts = memory.parts(asked, piece.parts)
+            calls, parts = [Call(kernel, given[:], memory.operand(asked))], memory.parts(asked, piece.parts)
             if piece.ask.algorithm is None:
                 found = memory.room(FOUND if low.by_freedoms else FOUND * low.step.model.nv)
                 calls.append(Call(self._functions(piece.ask.at, found), parts, found))
             else:
                 found = memory.room(1 if low.by_freedoms else piece.ask.model.nv)
-                own = low.step.taken_by(low.whole(piece.ask), self.numbers)
+                parts += low.step.taken_by(low.whole(piece.ask), self.numbers)
                 program = low.program(piece.ask)
-                calls.append(Call(program, [*parts, *own], found[0] if low.by_freedoms else found))
+                calls.append(Call(program, parts, found[0] if low.by_freedoms else found))
             given.append(memory.operand(found))
-        return [*calls, Call(low.pieces[-1][0], given, out)]
+            yield calls, piece.ask, parts
 
     def _functions(self, at: int, found: Array) -> Callable[..., None]:
         nv, by_freedoms = self.lowered.step.model.nv, self.lowered.by_freedoms
@@ -175,6 +178,28 @@ class StepRun:
                     found[:, k * nv : (k + 1) * nv] = x
 
         return call
+
+    def write(self, rows: Mapping[str, Array], step: int = 0) -> None:
+        """Copy the numbers of a step to where calls read them."""
+        for name, x in rows.items():
+            self.operands[name][...] = x[step if len(x) > 1 else 0]
+
+
+class StepRun(PieceRun):
+    """Steps of m states: the list of calls of a step; the arguments are those of `PieceRun`."""
+
+    def __init__(self, step: Lowered, m: int, *given: Any, **functions: Any) -> None:
+        super().__init__(step, m, *given, **functions)
+        self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
+
+    def _calls(self, k: int) -> list[Call]:
+        """From the k-th state to the other one."""
+        memory, low = self.memory, self.lowered
+        given, out = self.inputs(memory.state(k)), memory.operand(memory.result(1 - k))
+        if low.written_out:
+            return [Call(low.kernel, [*given, *self.numbers], out)]
+        calls = [call for calls, _, _ in self.asking(given) for call in calls]
+        return [*calls, Call(low.pieces[-1][0], given, out)]
 
     @cached_property
     def _loop(self) -> TimeLoop | None:
@@ -193,11 +218,6 @@ class StepRun:
             return last.function(*last.inputs)
         columns = last.function(*last.inputs)  # (m, nv, ...)
         return np.moveaxis(columns, 1, -1).reshape(self.m, *columns.shape[2:-1], columns.shape[1] * columns.shape[-1])
-
-    def write(self, rows: Mapping[str, Array], step: int = 0) -> None:
-        """Copy the numbers of a step to where calls read them."""
-        for name, x in rows.items():
-            self.operands[name][...] = x[step if len(x) > 1 else 0]
 
     def __call__(self, x: Array, changing: Changing, ends: Sequence[int] = (1,), out: Array | None = None,
                  t: float = 0.0) -> None:  # fmt: skip
@@ -231,7 +251,7 @@ class StepRun:
 
 def at_once(step: Lowered, q: Array, v: Array, tau: Array, gain: Array, h: Array, *numbers: Array) -> Array:
     """One step of many states, each with a length of its own, h (m, 1) or (1,)."""
-    if step.step.written_out:
+    if step.written_out:
         return step.kernel(q, v, tau, gain, h, *numbers)
     given = {"tau": tau, "gain": gain, **dict(zip(step.step.numbers, numbers))}
     return StepRun(step, len(q), h, given).once(np.concatenate([q, v], axis=1))
@@ -320,15 +340,30 @@ class Call:
     def is_machine_code(self) -> bool:
         return isinstance(self.function, np.ufunc)
 
-    def words(self, keep: list[Any]) -> tuple[list[int], Array]:
-        """Function, data, and the addresses of arguments, dimensions and steps, as NumPy passes them."""
+    def words(self, keep: list[Any]) -> Iterator[tuple[list[int], Array]]:
+        """Function, data, and the addresses of arguments, dimensions and steps, as NumPy passes them; the arguments.
+
+        Several times, for one state after the other, where states and lanes do not lie at even distances.
+        """
         arrays, ranks = [*self.inputs, self.out], _ranks(self.function.signature)
-        count = prod(self.out.shape[: self.out.ndim - ranks[-1]])
-        outer = [x.strides[x.ndim - rank - 1] if x.ndim > rank and count > 1 else 0 for x, rank in zip(arrays, ranks)]
-        inner = [step for x, rank in zip(arrays, ranks) for step in x.strides[x.ndim - rank :]]
-        own = [np.array(x, dtype=np.int64) for x in (list(map(address, arrays)), [count], outer + inner)]
-        keep.append((own, arrays, self.machine))
-        return [*entry_of(self.function), *map(address, own)], own[0]
+        outer = self.out.shape[: self.out.ndim - ranks[-1]]
+        several = not all(map(_is_even, arrays, ranks))
+        for k in range(outer[0] if several else 1):
+            parts = [x[k] if several and x.ndim - rank == len(outer) else x for x, rank in zip(arrays, ranks)]
+            count = prod(outer[several:])
+            steps = [
+                x.strides[x.ndim - rank - 1] if x.ndim > rank and count > 1 else 0 for x, rank in zip(parts, ranks)
+            ]
+            inner = [step for x, rank in zip(parts, ranks) for step in x.strides[x.ndim - rank :]]
+            own = [np.array(x, dtype=np.int64) for x in (list(map(address, parts)), [count], steps + inner)]
+            keep.append((own, arrays, self.machine))
+            yield [*entry_of(self.function), *map(address, own)], own[0]
+
+
+def _is_even(x: Array, rank: int) -> bool:
+    """Whether all that is not among the last axes lies at even distances."""
+    axes = [*zip(x.shape, x.strides)][: x.ndim - rank]
+    return all(size == 1 or step == n * inner for (size, step), (n, inner) in pairwise(axes))
 
 
 def address(x: Array) -> int:
@@ -343,25 +378,31 @@ def _ranks(signature: str) -> list[int]:
     return [core.count(",") + 1 if core != "()" else 0 for core in cores]
 
 
+NOTHING = [[np.zeros((1, 1), np.int32)]] * 2  # a state to be stored where there is none: loops run at least once
+
+
 class TimeLoop:
     """All calls of a step, one after the other, for many steps, in machine code.
 
-    operands    what the calls read, by name
-    lying       the columns of the states before the first step of a pair and before the second one
+    operands    what the calls read and write, by name
+    lying       the columns of the states before the first step of a pair and before the second one, if some are stored
     """
 
     def __init__(self, calls: Sequence[Sequence[Call]], operands: Mapping[str, Array],
-                 lying: Sequence[Sequence[Array]]) -> None:  # fmt: skip
+                 lying: Sequence[Sequence[Array]] = NOTHING) -> None:  # fmt: skip
         self._keep: list[Any] = []
         rows, self._slots, self._operands = [], [], operands
         places = {name: address(x) for name, x in operands.items()}
         for call in (call for half in calls for call in half):
-            words, args = call.words(self._keep)
-            rows.append(words)
-            for name, x in operands.items():
-                reads = [k for k, y in enumerate(call.inputs) if np.may_share_memory(x, y)]
-                self._slots += [(name, args, k, args.item(k) - places[name]) for k in reads]
-        self._calls, self._count = np.array(rows, dtype=np.int64), len(calls[0])
+            there = {
+                name: [k for k, y in enumerate([*call.inputs, call.out]) if np.may_share_memory(x, y)]
+                for name, x in operands.items()
+            }
+            for words, args in call.words(self._keep):
+                rows.append(words)
+                for name, own in there.items():
+                    self._slots += [(name, args, k, args.item(k) - places[name]) for k in own]
+        self._calls, self._count = np.array(rows, dtype=np.int64), len(rows) // len(calls)
         self._turns = 0 if len(calls) == 1 else 8 * self._calls.shape[1] * self._count  # bytes to the other half
         self._places = np.array([[args.ctypes.data + 8 * k, 0] for _, args, k, _ in self._slots], dtype=np.int64)
         parts, widths = [], [0]
@@ -374,8 +415,8 @@ class TimeLoop:
         self._function, self._code = _function()
 
     def __call__(self, rows: Mapping[str, Array], at: int, every: int, count: int, out: Array | None) -> None:
-        """Steps from the at-th on, with numbers from rows (1 or steps, ...); out[:, k] is what the states are after
-        `every` steps each, for k < count.
+        """Steps from the at-th on, with operands in rows (1 or steps, ...) of arrays; out[:, k] is what the states are
+        after `every` steps each, for k < count.
         """
         for place, (name, args, k, offset) in zip(self._places, self._slots):
             x = rows.get(name)
