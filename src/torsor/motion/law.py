@@ -25,6 +25,7 @@ from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
 from torsor.model.batch import INERTIAL, VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import limited_coordinates, nondefault
+from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.motion.laws import CREEP, FAR, KINDS, finite, most
 from torsor.validate import function, shown
@@ -151,6 +152,21 @@ Term = Command | Servo | Linear | Part | CurvedSpring | Track | Load | Network |
 # ---- the law ----
 
 
+class Layout(NamedTuple):
+    """Where the numbers of a law are.
+
+    gains      of the entries of K
+    tracking   kp and kd of the tracked motion, if there is one
+    parts      of each part: its kind, the freedoms where it acts, and for each of its numbers those at these freedoms
+    curved     of each curved spring: its body, its rest and its stiffness
+    """
+
+    gains: slice
+    tracking: tuple[slice, ...]
+    parts: tuple[tuple[str, tuple[int, ...], tuple[slice, ...]], ...]
+    curved: tuple[tuple[int, slice, slice], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Law:
     """Everything that acts on a model, in the form that kernels take.
@@ -181,6 +197,24 @@ class Law:
     loads: Mapping[str, Array] | None = None
     waves: tuple[Schedule, ...] = ()
     called: tuple[Called, ...] = ()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where in `values` each of its numbers is."""
+        end = 0
+
+        def following(count: int) -> slice:
+            nonlocal end
+            start, end = end, end + count
+            return slice(start, end)
+
+        joints = [(body, JOINTS[self.model.joint[body]]) for body in self.curved]
+        return Layout(
+            following(len(self.gains)),
+            tuple(following(self.model.nv) for _ in ("kp", "kd")) if self.tracked else (),
+            tuple((kind, at, tuple(following(len(at)) for _ in KINDS[kind][1])) for kind, at in self.parts),
+            tuple((body, following(joint.nq), following(joint.nv)) for body, joint in joints),
+        )
 
     @cached_property
     def key(self) -> bytes:

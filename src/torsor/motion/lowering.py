@@ -307,17 +307,16 @@ def compiled_piece(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str
 
 def gains_by_freedom(law: Law, gain: Array, m: int) -> Array:
     """The gains of every freedom, then the numbers of its parts: (k, m, nv), never empty."""
-    model, at = law.model, len(law.gains)
+    model = law.model
     K, D = np.zeros((2, m, model.nv), gain.dtype)
     for diagonal, own in ((K, law.gains[:, 1] < model.nq), (D, law.gains[:, 1] >= model.nq)):
-        diagonal[:, law.gains[own, 0]] = gain[..., :at][..., own]
-    rows = [K, D] if at else []
-    for kind, freedoms in law.parts:
-        for idle in KINDS[kind][1].values():
+        diagonal[:, law.gains[own, 0]] = gain[..., law.layout.gains][..., own]
+    rows = [K, D] if len(law.gains) else []
+    for kind, freedoms, places in law.layout.parts:
+        for idle, place in zip(KINDS[kind][1].values(), places):
             row = np.full((m, model.nv), idle, gain.dtype)
-            row[:, list(freedoms)] = gain[..., at : at + len(freedoms)]
+            row[:, list(freedoms)] = gain[..., place]
             rows.append(row)
-            at += len(freedoms)
     return np.stack(rows or [K])
 
 

@@ -251,8 +251,8 @@ class Motion:
         """(kp, kd) of computed torques: M(q) kp and M(q) kd are their stiffness and damping."""
         if self.law.tracked is None:
             return None
-        at, nv = len(self.law.gains), self.model.nv
-        return self.law.values[at : at + nv], self.law.values[at + nv : at + 2 * nv]
+        kp, kd = (self.law.values[place] for place in self.law.layout.tracking)
+        return kp, kd
 
     def steps(self, step: Step, h: float, given: Mapping[str, Array], times: Sequence[float]) -> Any:
         """Steps of a length from one state to the next; the others are arguments of `StepRun`."""

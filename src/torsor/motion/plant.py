@@ -15,7 +15,7 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.motion.law import Law
-from torsor.motion.laws import DRIVE, KINDS, Action, action, passing
+from torsor.motion.laws import DRIVE, Action, action, passing
 
 Scalars = Sequence[Scalar]
 # what a plant asks for: accelerations from (q, v, tau, added inertia or None) and a time of the step, torques from
@@ -41,22 +41,16 @@ class Plant:
         self.functions, self.evaluate, nv = functions, evaluate, law.model.nv
         self.commands = [commands[k : k + nv] for k in range(0, len(commands), nv)]
         self.gains: list[list[tuple[int, Scalar]]] = [[] for _ in range(nv)]
-        numbers = iter(values)
-        for (row, column), value in zip(law.gains.tolist(), numbers):
+        for (row, column), value in zip(law.gains.tolist(), values[law.layout.gains]):
             self.gains[row].append((column, value))
-        self.tracking = [[next(numbers) for _ in range(nv)] for _ in range(2)] if law.tracked else None
+        self.tracking = [values[place] for place in law.layout.tracking]  # kp and kd, or nothing
         self.kinds: list[list[str]] = [[] for _ in range(nv)]
         self.numbers: list[list[Scalar]] = [[] for _ in range(nv)]
-        for kind, freedoms in law.parts:
-            for row in range(len(KINDS[kind][1])):
-                for i in freedoms:
-                    self.kinds[i] += [kind] if row == 0 else []
-                    self.numbers[i].append(next(numbers))
-        self.springs: list[tuple[int, Vec, Vec]] = []
-        for body in law.curved:
-            joint = JOINTS[law.model.joint[body]]
-            rest = Vec.of([next(numbers) for _ in range(joint.nq)])
-            self.springs.append((body, rest, Vec.of([next(numbers) for _ in range(joint.nv)])))
+        for kind, freedoms, places in law.layout.parts:
+            for i, *own in zip(freedoms, *(values[place] for place in places)):
+                self.kinds[i].append(kind)
+                self.numbers[i] += own
+        self.springs = [(body, Vec.of(values[rest]), Vec.of(values[k])) for body, rest, k in law.layout.curved]
 
     # ---- what acts ----
 
@@ -96,7 +90,7 @@ class Plant:
                 tau = tau - value * x[k]
                 K, D = K + value if k == column[i] else K, D + value if k == nq + i else D
             commands.append(Action(tau, K, D))
-        if self.law.tracked is not None and self.tracking is not None:
+        if self.law.tracked is not None:
             wanted = [a - kp * y - kd * z for a, kp, kd, y, z in zip(rows[1], *self.tracking, q, v)]
             torques = self.inverse(self.law.tracked, q, v, wanted)
             commands = [u.and_(Action(tau)) for u, tau in zip(commands, torques)]
@@ -106,7 +100,6 @@ class Plant:
 
     def tracked_gains(self, q: Scalars, v: Scalars, drives: Sequence[Action]) -> list[tuple[Scalar, Scalar]]:
         """(kp, kd) of the computed torques at every freedom; zero while the limits of any drive cut a torque off."""
-        assert self.tracking is not None
         passed: Scalar = 1.0
         for x, rate, u, kinds, numbers in zip(q, v, drives, self.kinds, self.numbers):
             if any(kind in DRIVE for kind in kinds):

@@ -32,7 +32,7 @@ def implicit_euler(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> Pair:
     actions, drives = plant.actions(q, v)
     added = [(x.damping + x.stiffness * h) * h for x in actions]
     tau = [x.tau - x.stiffness * h * rate for x, rate in zip(actions, v)]
-    if plant.tracking is None:
+    if not plant.tracking:
         return plant.stepped(q, v, plant.accelerate(q, v, tau, added, 0), h)
     gains = plant.tracked_gains(q, v, drives)
     share = [1.0 / (1.0 + (kd + kp * h) * h) for kp, kd in gains]

@@ -29,7 +29,6 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.regular import require_uncoupled
 from torsor.motion.law import Law
-from torsor.motion.laws import KINDS
 from torsor.motion.lowering import OTHERS
 from torsor.motion.motion import TORQUE, CompiledLaw, Motion
 from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
@@ -61,30 +60,23 @@ class Springs:
         self.model, self.column = model, limited_coordinates(model)
         self.stiffness, self.pull = np.zeros(nv), np.zeros(nv)
         limited = {kind for kind, _ in law.parts} & {"effort", "speed"}
-        numbers, at = law.values, len(law.gains) + (2 * nv if law.tracked else 0)
+        numbers, gains = law.values, law.values[law.layout.gains]
         own = law.gains[:, 1] == self.column[law.gains[:, 0]]
         if not limited and not law.tracked:
-            self.stiffness[law.gains[own, 0]] = numbers[: len(law.gains)][own]
+            self.stiffness[law.gains[own, 0]] = gains[own]
             self.pull = np.where(self.column >= 0, law.constant[0], 0.0)
-        for kind, freedoms in law.parts:
-            count = len(KINDS[kind][1])
+        for kind, freedoms, places in law.layout.parts:
             if kind == "spring":
-                pull, stiffness, _ = numbers[at : at + count * len(freedoms)].reshape(count, -1)
-                self.stiffness[list(freedoms)] += stiffness
-                self.pull[list(freedoms)] += pull
-            at += count * len(freedoms)
-        self.curved = []
-        for body in law.curved:
-            joint = JOINTS[model.joint[body]]
-            rest, stiffness = np.split(numbers[at : at + joint.nq + joint.nv], [joint.nq])
-            self.curved.append((joint, body, rest, stiffness))
-            at += joint.nq + joint.nv
+                pull, stiffness, _ = places
+                self.stiffness[list(freedoms)] += numbers[stiffness]
+                self.pull[list(freedoms)] += numbers[pull]
+        self.curved = [(JOINTS[model.joint[i]], i, numbers[rest], numbers[k]) for i, rest, k in law.layout.curved]
         dampers = law.gains[:, 1] == model.nq + law.gains[:, 0]
         plain = law.is_data and not (limited or law.tracked or law.policy or law.changes or law.load_names)
         others = {kind for kind, _ in law.parts} - {"spring", "friction"}
         loaded = bool(np.any(law.constant[0][self.column < 0]) or others or not (own | dampers).all())
         # whether all other forces take energy away
-        self.are_all = plain and not loaded and bool((numbers[: len(law.gains)] >= 0).all())
+        self.are_all = plain and not loaded and bool((gains >= 0).all())
 
     def energy(self, q: Array) -> float:
         x = q[self.column]

@@ -161,9 +161,8 @@ def _numbers(law: Law, values: Array, units: Sequence[_Unit]) -> Array:
     """The numbers of a law, unit by unit, in the order in which the law of one alone has them."""
     if units[0].joint == -2:
         return values
-    model, rows = law.model, gains_by_freedom(law, values, 1)[:, 0]
-    sizes = [JOINTS[model.joint[body]].nq + JOINTS[model.joint[body]].nv for body in law.curved]
-    curved = iter(np.split(values[len(values) - sum(sizes) :], np.cumsum(sizes)))
+    rows = gains_by_freedom(law, values, 1)[:, 0]
+    curved = (values[rest.start : stiffness.stop] for _, rest, stiffness in law.layout.curved)
     found = []
     for unit in units:
         first = int(unit.joint >= 0 and len(law.gains) > 0)  # a quaternion has no gains
