@@ -179,17 +179,24 @@ class AdjointRun(PieceRun):
         total = memory.operand(memory.room(last.size)) if others else row
         yield Call(last.kernel, [*given, *(self.numbers if low.written_out else ()), *seeds, found], total)
         for s, own in reversed([*enumerate(others)]):
-            ask, parts = asked[s]
             seed, count = total[..., low.backward[s + 1].places[f"a{s}"]], len(low.pieces[s][1].parts)
-            vjp, out = low.vjps[ask], np.empty((self.m, low.vjps[ask].shape[0]), low.dtype)
-            yield Call(vjp, [*parts[:3], seed[..., 0] if low.by_freedoms else seed, *parts[3:]], out)
-            cotangents = columns(out, vjp.request.parts)
-            of_asked = [cotangents.pop(name) for name in [*cotangents][:count]]
-            for name, x in cotangents.items():
-                total_of = self.of_model.setdefault(name, np.zeros(x.shape, low.dtype))
-                yield Call(adding(x.shape[1], low.dtype), [total_of, x], total_of)
-            before, total = total, memory.operand(memory.room(own.size)) if s else row
-            yield Call(own.kernel, [*given[: 5 + s], *self._lanes(*of_asked), before[..., : own.size]], total)
+            before, total = total[..., : own.size], memory.operand(memory.room(own.size)) if s else row
+            calls, of_asked = self._answered(*asked[s], seed, count)
+            yield from calls
+            yield Call(own.kernel, [*given[: 5 + s], *self._lanes(*of_asked), before], total)
+
+    def _answered(self, ask: Ask, parts: list[Array], seed: Array, count: int) -> tuple[list[Call], list[Array]]:
+        """From the cotangents of what is found to those of the `count` arrays with which it is asked for; those of
+        numbers of the model are added up."""
+        low = self.lowered
+        vjp, out = low.vjps[ask], np.empty((self.m, low.vjps[ask].shape[0]), low.dtype)
+        calls = [Call(vjp, [*parts[:3], seed[..., 0] if low.by_freedoms else seed, *parts[3:]], out)]
+        found = columns(out, vjp.request.parts)
+        of_asked = [found.pop(name) for name in [*found][:count]]
+        for name, x in found.items():
+            total = self.of_model.setdefault(name, np.zeros(x.shape, low.dtype))
+            calls.append(Call(adding(x.shape[1], low.dtype), [total, x], total))
+        return calls, of_asked
 
     def _lanes(self, *arrays: Array) -> list[Array]:
         """Operands of the pieces: rows, or all freedoms side by side."""

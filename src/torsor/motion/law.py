@@ -152,7 +152,7 @@ Term = Command | Servo | Linear | Part | CurvedSpring | Track | Load | Network |
 # ---- the law ----
 
 
-class Layout(NamedTuple):
+class LawLayout(NamedTuple):
     """Where the numbers of a law are.
 
     gains      of the entries of K
@@ -199,7 +199,7 @@ class Law:
     called: tuple[Called, ...] = ()
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> LawLayout:
         """Where in `values` each of its numbers is."""
         end = 0
 
@@ -209,7 +209,7 @@ class Law:
             return slice(start, end)
 
         joints = [(body, JOINTS[self.model.joint[body]]) for body in self.curved]
-        return Layout(
+        return LawLayout(
             following(len(self.gains)),
             tuple(following(self.model.nv) for _ in ("kp", "kd")) if self.tracked else (),
             tuple((kind, at, tuple(following(len(at)) for _ in KINDS[kind][1])) for kind, at in self.parts),
