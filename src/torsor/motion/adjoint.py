@@ -8,8 +8,10 @@ of calls, and the loop over time is machine code (`time_loop.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
+from itertools import chain
 from math import prod
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +26,12 @@ from torsor.dynamics.calls import program_for
 from torsor.inputs import COORDINATES, FREEDOMS
 from torsor.linalg import Scalar
 from torsor.motion.laws import KINDS
-from torsor.motion.lowering import STATE, Ask, Lowered, Step, compiled_piece
+from torsor.motion.lowering import Ask, Lowered, Step, compiled_piece
 from torsor.motion.time_loop import Call, PieceRun, TimeLoop
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
+OF = ("q", "v", "tau", "gain")  # whose cotangents are found
 ROOM = 1 << 17  # numbers of the rows of some steps: they stay in the cache
 
 
@@ -72,25 +75,20 @@ def reverse(step: Step, code: Code, inputs: Mapping[str, tuple[int, ...]], seeds
     state that the step gives, in two parts that are added (from the next step, and of this state itself), and those of
     the numbers of the law that were found before.
     """
-    nv = step.model.nv
-    of = [name for name in inputs if name != "h" and (name in STATE or (name[0] == "a" and name[1:].isdigit()))]
-    sizes = {name: inputs[name][0] for name in of}
+    of = [name for name in inputs if name in OF or (name[0] == "a" and name[1:].isdigit())]
+    sizes, nv = {name: inputs[name][0] for name in of}, step.model.nv
     ends = np.cumsum([nv if name == "q" else size for name, size in sizes.items()]).tolist()
-    places = {name: slice(start, end) for name, start, end in zip(of, [0, *ends], ends)}
-    before = {"sum": (inputs["gain"][0] if seeds == 0 else ends[-1],)}
-    wide = dict(inputs) | {f"g{k}": (nv,) for k in range(seeds or 4)} | before
+    groups = [(f"g{k}",) for k in range(seeds)] if seeds else [("q'", "stored q'"), ("v'", "stored v'")]
+    added = {"gain": sizes["gain"]} if not seeds else dict(zip(of, np.diff(ends, prepend=0).tolist()))
+    wide = dict(inputs) | {name: (nv,) for group in groups for name in group} | {"before": (sum(added.values()),)}
 
     def row(*given: Any) -> list[Scalar]:
         named = dict(zip(wide, given))
-        g = [named[f"g{k}"] for k in range(seeds or 4)]
-        if not seeds:
-            g = [[x + y for x, y in zip(*pair)] for pair in zip(g[:2], g[2:])]
-        found = adjoint(step, code, sizes, g)
-        if not seeds:
-            found["gain"] = [x + y for x, y in zip(found["gain"], named["sum"])]
-        total = [x for name in of for x in found[name]]
-        return [x + y for x, y in zip(total, named["sum"])] if seeds else total
+        g = [[reduce(add, xs) for xs in zip(*map(named.get, group))] for group in groups]
+        found, before = adjoint(step, code, sizes, g), iter(named["before"])
+        return [x + next(before) if name in added else x for name in of for x in found[name]]
 
+    places = {name: slice(start, end) for name, start, end in zip(of, [0, *ends], ends)}
     return Reverse(compiled_piece(trace(row, wide), wide, dtype), places)
 
 
@@ -166,22 +164,25 @@ class AdjointRun(PieceRun):
         q, v = memory.parts(self.operands["x"], (slice(0, nq), slice(nq, nq + nv)))
         stored = memory.parts(self.operands["stored"], (slice(0, nv), slice(nv, 2 * nv)))
         row, following = (memory.operand(self.operands[name]) for name in ("row", "next"))
-        given, asked = self.inputs(self._lanes(q, v)), []
+        given = self.inputs(self._lanes(q, v))
+        asked: list[tuple[Ask, list[Array]]] = []
         for calls, ask, parts in self.asking(given):
             yield from calls
             asked.append((low.whole(ask), parts))
             self.evaluations += [(parts[0], parts[1])] if ask.is_forward else []
         *others, last = low.backward
-        seeds = [*(following[..., low.row.places[name]] for name in "qv"), *self._lanes(*stored)]
+        pairs = zip((following[..., low.row.places[name]] for name in "qv"), self._lanes(*stored))
         found = following[..., low.row.places["gain"]]
         if low.step.law.schedule is not None:  # every step has numbers of its own
             found = np.zeros_like(found)
         total = memory.operand(memory.room(last.size)) if others else row
-        yield Call(last.kernel, [*given, *(self.numbers if low.written_out else ()), *seeds, found], total)
+        numbers = self.numbers if low.written_out else []
+        yield Call(last.kernel, [*given, *numbers, *chain(*pairs), found], total)
         for s, own in reversed([*enumerate(others)]):
             seed, count = total[..., low.backward[s + 1].places[f"a{s}"]], len(low.pieces[s][1].parts)
             before, total = total[..., : own.size], memory.operand(memory.room(own.size)) if s else row
-            calls, of_asked = self._answered(*asked[s], seed, count)
+            ask, parts = asked[s]
+            calls, of_asked = self._answered(ask, parts, seed, count)
             yield from calls
             yield Call(own.kernel, [*given[: 5 + s], *self._lanes(*of_asked), before], total)
 
