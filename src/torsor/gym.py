@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from torsor import validate
 from torsor.backends.cpu import Program, pool
-from torsor.compiler.members import members
 from torsor.dynamics.functions import body_poses
+from torsor.dynamics.members import members
 from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.model.batch import VARIABLE, ModelBatch

@@ -20,7 +20,7 @@ quaternion, so the gradient that this gives is exact. Along freedoms, second der
 do not commute: E_t E_i - E_i E_t is the derivative along [t, i], the Lie bracket.
 
 **Numbers of the model** are inputs if `wrt` names them. Programs of a batch of models take them
-(`compiler/members.py`), in frames of their own; `Numbers` computes these from what the user gives.
+(`dynamics/members.py`), in frames of their own; `Numbers` computes these from what the user gives.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 INERTIAL = ("mass", "com", "inertia")
 VARIABLE = [name for name in DEFAULTS if name != "armature"]  # what joints do by themselves: the armature is part of M
-# What `replaced` keeps: the own numbers of a batch, and the framed ones, which `torsor.compiler.members` brings up to
+# What `replaced` keeps: the own numbers of a batch, and the framed ones, which `torsor.dynamics.members` brings up to
 # date.  All else that is kept with a batch was made from numbers that are gone.
 LASTING = ("model", "shape", "varied", "replacements", "framed")
 LABELS = ("name", "notes")  # of a model and of its file: they may differ, and no function of a batch reads them
@@ -94,10 +94,10 @@ class ModelBatch:
             raise ModelError(f"gravity of member {k} holds a NaN or an infinity")
         joints = {name: x for name, x in self.varied.items() if name in DEFAULTS}
         impossible = any(bad.any() for _, bad, _ in faults(self.model, joints))
-        if impossible or not self.same_placements or not (mass := self._rows("mass")).all():
+        if impossible or not self.same_placements or not (mass := self.rows("mass")).all():
             self.forest  # noqa: B018  checked as it is made
             return
-        rows = mass, self._rows("com"), self._rows("inertia")
+        rows = mass, self.rows("com"), self.rows("inertia")
         for start in range(0, len(mass), BLOCK):
             m, c, I = (x[start : start + BLOCK] for x in rows)
             check_inertias(m, c, I, partial(body_label, self._names, start=start), self.model.allow_degenerate)
@@ -105,7 +105,7 @@ class ModelBatch:
     @cached_property
     def has_degenerate_bodies(self) -> bool:
         """Whether a member has a body without mass or with a singular inertia."""
-        may = self.model.allow_degenerate or not self._rows("mass").all()
+        may = self.model.allow_degenerate or not self.rows("mass").all()
         return may and self.forest.has_degenerate_bodies
 
     @cached_property
@@ -205,29 +205,36 @@ class ModelBatch:
             A new member could not exist; then nothing has changed.
         """
         index = self._index(where)
-        rows: dict[str, Any] = {name: x[index] for name, x in self.varied.items()}
+        shape, shapes = index[0].shape if index else (), _field_shapes(self.model)
+        rows: dict[str, Any] = {name: x[index] for name, x in self.varied.items() if name not in numbers}
         for name, value in numbers.items():
-            if name not in rows:
-                known = ", ".join(rows) or "nothing"
+            if name not in self.varied:
+                known = ", ".join(self.varied) or "nothing"
                 raise ArgumentError(f"{name!r} does not differ between the members of this batch: {known} does")
-            given, core = real_array(name, value, finite=False), rows[name].shape
+            given, wanted = real_array(name, value, finite=False), shape + shapes[name]
             try:
-                rows[name] = np.broadcast_to(given, core)
+                rows[name] = given if given.shape == wanted else np.broadcast_to(given, wanted)
             except ValueError:
-                raise ArgumentError(f"{name} has shape {given.shape}; these members need {core}") from None
-        try:
-            some = ModelBatch(self.model, **rows)
-        except ModelError as error:
-            raise ModelError(f"{error} (counted among the members that are replaced)") from None
+                raise ArgumentError(f"{name} has shape {given.shape}; these members need {wanted}") from None
+        framed = vars(self).get("framed")
+        if framed is None or self.replacements or not framed.follow(self, index, rows):
+            self._check_replaced(index, rows)
         for name in numbers:
             if not self.varied[name].flags.writeable:
                 self.varied[name] = self.varied[name].copy()
             self.varied[name][index] = rows[name]
         for name in vars(self).keys() - set(LASTING):
             del vars(self)[name]
+        return self
+
+    def _check_replaced(self, index: tuple[Array, ...], rows: Any) -> None:
+        """Raise unless these members could exist; they are framed when the frames are needed again."""
+        try:
+            some = ModelBatch(self.model, **rows)
+        except ModelError as error:
+            raise ModelError(f"{error} (counted among the members that are replaced)") from None
         if "framed" in vars(self):
             self.replacements.append((index, some))
-        return self
 
     def _index(self, where: Any) -> tuple[Array, ...]:
         """Members as numbers along the batch axes."""
@@ -249,8 +256,8 @@ class ModelBatch:
         n, size, model = self.model.n, self.size, self.model
         if not size:
             return model
-        fields: dict[str, Any] = {name: self._rows(name) for name in SHAPES}
-        fields |= {name: self._rows(name) for name in {*self.varied, *nondefault(model)} & {*DEFAULTS}}
+        fields: dict[str, Any] = {name: self.rows(name) for name in SHAPES}
+        fields |= {name: self.rows(name) for name in {*self.varied, *nondefault(model)} & {*DEFAULTS}}
         parent = np.where(model.parent < 0, -1, model.parent + n * np.arange(size)[:, None])
         return Model(
             parent=parent.ravel(), joint=np.tile(model.joint, size), names=self._names,
@@ -261,7 +268,7 @@ class ModelBatch:
     def _names(self) -> Sequence[str]:
         return _MemberNames(self.model.names, self.size)
 
-    def _rows(self, name: str) -> Array:
+    def rows(self, name: str) -> Array:
         """A field of the bodies of every member, (size * n, ...)."""
         own = getattr(self.model, name)
         return np.broadcast_to(self.varied.get(name, own), self.shape + own.shape).reshape(-1, *own.shape[1:])
