@@ -8,7 +8,18 @@ import cuda_host
 import fake_cupy
 import numpy as np
 import pytest
-from bridged import MACHINES, ROUNDING, SECOND, along_numbers, changed, numbers, relative, states
+from bridged import (
+    MACHINES,
+    MOVING,
+    ROUNDING,
+    SECOND,
+    along_numbers,
+    changed,
+    moving,
+    numbers,
+    relative,
+    states,
+)
 from peers.installed import peer
 
 import torsor as ts
@@ -79,6 +90,25 @@ def test_several_results(torch, bridge, model):
     assert all(map(np.array_equal, found, expected))
 
 
+def test_a_moving_base_and_frames_of_the_bodies(torch, bridge, model):
+    """The bits of the program, and derivatives by all of it."""
+    state, (Q, inputs) = states(model, (2,)), moving(model, (2,))
+    own = bridge.function(model, ts.forward_dynamics, Q=Q, **MOVING)
+    expected = ts.compile(model, ts.forward_dynamics, Q=Q, **MOVING)(*state, *inputs)
+    for graph in (False, True):
+        assert np.array_equal(own(*tensors(torch, (*state, *inputs), graph)).detach(), expected)
+    weight = np.random.default_rng(2).normal(size=(2, model.nv))
+    xs = tensors(torch, (*state, *inputs), True)
+    (own(*xs) * torch.tensor(weight)).sum().backward()
+    exact = ts.compile(model, ts.vjp(ts.forward_dynamics, (*MOVING,)), Q=Q)(*state, weight, *inputs)
+    for x, one in zip(xs[3:], exact):
+        assert relative(x.grad, one) <= ROUNDING
+    fixed = tensors(torch, (*state, inputs[0]))
+    base = tensors(torch, inputs[1:], True)
+    assert torch.autograd.gradcheck(lambda *base: own(*fixed, *base), base, check_forward_ad=False)
+    assert torch.autograd.gradgradcheck(lambda *base: own(*fixed, *base), base)
+
+
 def test_gradients_are_those_of_vjp(torch, bridge, model):
     q, v, tau = states(model)
     q = 1.3 * q
@@ -143,7 +173,7 @@ def test_a_compiled_function_is_one_graph_with_the_same_bits(torch, bridge, mode
 def test_the_operator_keeps_the_rules_of_torch_library(torch, bridge):
     arm = MACHINES["arm"]()
     bridge.function(arm, ts.forward_dynamics)
-    key = bridge.bridge(arm, ts.forward_dynamics, "float64", bridge.Options().checked()).key
+    key = bridge.bridge(arm, ts.forward_dynamics, "float64", bridge.Options.checked(arm, (), None, {})).key
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.library.opcheck(bridge._operator, (key, "value", tensors(torch, states(arm), True)))
@@ -214,6 +244,7 @@ def test_mistakes_are_named(torch, bridge):
         lambda: own(*(x.to("meta") for x in (q, v, tau))): "are on meta",
         lambda: own(graph, v, tau[:1]): r"tau has shape \(1,\)",
         lambda: bridge.function(arm, ts.vjp(ts.forward_dynamics)): "give forward_dynamics itself",
+        lambda: bridge.function(arm, ts.mass_matrix, base_velocity=True): "takes no base_velocity",
         lambda: run(q, v, tau): "takes q, v; 3",
         lambda: run(q.to("meta"), v): "on the CPU",
         lambda: ts.forward_dynamics(arm, graph, v, tau): "torsor.torch.function",

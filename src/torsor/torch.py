@@ -16,9 +16,10 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 try:
     import torch
@@ -32,6 +33,7 @@ from torsor.backends.xla import Cutter, can_cut
 from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge, pulled
 from torsor.bridge.rollouts import RolloutBridge
 from torsor.compiler.store import store
+from torsor.dynamics.programs import OptionalInputs
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
 from torsor.outputs import Several
@@ -40,9 +42,9 @@ Tensor = Any
 _bridges: dict[str, Bridge] = {}  # an operator finds a function by its key, which a graph can hold
 
 
-def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), external: bool = False,
+def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), Q: ArrayLike | None = None,
              body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
-             threads: int | None = None) -> Callable[..., Any]:  # fmt: skip
+             threads: int | None = None, **inputs: Unpack[OptionalInputs]) -> Callable[..., Any]:  # fmt: skip
     """Make a function of PyTorch tensors from a function of torsor, as `torsor.jax.function` does.
 
     It is differentiable twice, by autograd, torch.func and inside torch.compile, with the bits of `torsor.compile`: in
@@ -58,8 +60,11 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     wrt : str or sequence of str, default ()
         Numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), "gravity" (..., 3)
         and "placement" (..., n, 6), as in JAX.
-    external, body, method, specialised, threads : optional
-        As in `torsor.compile`; threads: one per core.
+    Q, body, method, specialised, threads : optional
+        As in `torsor.compile`; threads: one per core. In the frames Q are the numbers and the twists of `wrt`, too.
+    **inputs : bool
+        As in `torsor.compile`: `external`, `base_velocity`, `base_acceleration`: further arguments, before those by
+        `wrt`.
 
     Returns
     -------
@@ -82,7 +87,7 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     torch.Size([6])
     """
     require_model(model)
-    options = Options(wrt, external, body, method, specialised, threads).checked()  # type: ignore[arg-type]
+    options = Options.checked(model, wrt, Q, inputs, body=body, method=method, specialised=specialised, threads=threads)
     double = bridge(model, function, "float64", options)
     _bridges[double.key] = double
 
