@@ -89,26 +89,32 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     require_model(model)
     options = Options.checked(model, wrt, Q, inputs, body=body, method=method, specialised=specialised, threads=threads)
     double = bridge(model, function, "float64", options)
-    _bridges[double.key] = double
+    of_double, of_single = _entry(double), _of_single(model, function, options)
 
     def run(*xs: Any) -> Any:
         if not xs or type(xs[0]) is not torch.Tensor or xs[0].dtype is not torch.float64:
             xs = tuple(torch.as_tensor(x) for x in xs)
             if all(x.dtype is torch.float32 for x in xs):
-                return single()(*xs)
+                return of_single(*xs)
             double.check(xs)
             xs = tuple(x.to(torch.float64) for x in xs)
         return of_double(*xs)
 
-    @functools.cache
-    def single() -> Callable[..., Any]:
-        made = bridge(model, function, "float32", options)
-        _bridges[made.key] = made
-        return _entry(made)
-
-    of_double = _entry(double)
     run.__name__ = run.__qualname__ = function.__name__
     return run
+
+
+def _of_single(model: Model, function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    """The function in float32: made before the first call, because torch.compile cannot trace how it is made."""
+    try:
+        return _entry(bridge(model, function, "float32", options))
+    except ArgumentError as error:  # float32 cannot hold the numbers of this model, which others need not know
+        reason = error
+
+    def refused(*xs: Any) -> Any:
+        raise ArgumentError(str(reason))
+
+    return refused
 
 
 def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
@@ -183,6 +189,7 @@ class _Rollout(torch.autograd.Function):
 def _entry(b: Bridge) -> Callable[..., Any]:
     """The function of tensors of one type: it takes the way that suits the call."""
     key, compiling, transforming = b.key, torch.compiler.is_compiling, _transforming
+    _bridges[key] = b
     output = b.algorithm.output
     direct = functools.partial(_direct, b, "value")
 
