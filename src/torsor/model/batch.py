@@ -94,10 +94,10 @@ class ModelBatch:
             raise ModelError(f"gravity of member {k} holds a NaN or an infinity")
         joints = {name: x for name, x in self.varied.items() if name in DEFAULTS}
         impossible = any(bad.any() for _, bad, _ in faults(self.model, joints))
-        if impossible or not self.same_placements or not (mass := self.rows("mass")).all():
+        if impossible or not self.same_placements or not (mass := self._rows("mass")).all():
             self.forest  # noqa: B018  checked as it is made
             return
-        rows = mass, self.rows("com"), self.rows("inertia")
+        rows = mass, self._rows("com"), self._rows("inertia")
         for start in range(0, len(mass), BLOCK):
             m, c, I = (x[start : start + BLOCK] for x in rows)
             check_inertias(m, c, I, partial(body_label, self._names, start=start), self.model.allow_degenerate)
@@ -105,7 +105,7 @@ class ModelBatch:
     @cached_property
     def has_degenerate_bodies(self) -> bool:
         """Whether a member has a body without mass or with a singular inertia."""
-        may = self.model.allow_degenerate or not self.rows("mass").all()
+        may = self.model.allow_degenerate or not self._rows("mass").all()
         return may and self.forest.has_degenerate_bodies
 
     @cached_property
@@ -256,8 +256,8 @@ class ModelBatch:
         n, size, model = self.model.n, self.size, self.model
         if not size:
             return model
-        fields: dict[str, Any] = {name: self.rows(name) for name in SHAPES}
-        fields |= {name: self.rows(name) for name in {*self.varied, *nondefault(model)} & {*DEFAULTS}}
+        fields: dict[str, Any] = {name: self._rows(name) for name in SHAPES}
+        fields |= {name: self._rows(name) for name in {*self.varied, *nondefault(model)} & {*DEFAULTS}}
         parent = np.where(model.parent < 0, -1, model.parent + n * np.arange(size)[:, None])
         return Model(
             parent=parent.ravel(), joint=np.tile(model.joint, size), names=self._names,
@@ -268,7 +268,7 @@ class ModelBatch:
     def _names(self) -> Sequence[str]:
         return _MemberNames(self.model.names, self.size)
 
-    def rows(self, name: str) -> Array:
+    def _rows(self, name: str) -> Array:
         """A field of the bodies of every member, (size * n, ...)."""
         own = getattr(self.model, name)
         return np.broadcast_to(self.varied.get(name, own), self.shape + own.shape).reshape(-1, *own.shape[1:])
