@@ -92,6 +92,22 @@ def test_float32_is_computed_in_float32(bridge):
     assert np.array_equal(found, ts.compile(arm, ts.forward_dynamics, dtype="float32")(*xs))
 
 
+def test_integers_are_numbers_of_jaxs_own_type(jax, bridge):
+    """Also in lists; without float64 in JAX, that is float32."""
+    arm = MACHINES["arm"]()
+    own, whole = bridge.function(arm, ts.forward_dynamics), np.arange(3)
+    expected = ts.compile(arm, ts.forward_dynamics)(*[whole.astype(float)] * 3)
+    for given in (whole, whole.astype(np.int32), whole.tolist()):
+        found = own(*[given] * 3)
+        assert found.dtype == np.float64
+        assert np.array_equal(found, expected)
+    assert own(whole, whole.astype(np.float32), whole).dtype == np.float32
+    steps = bridge.rollout(arm, steps=2, step=0.1)(whole, whole)
+    assert [x.dtype for x in steps] == [np.float64] * 2
+    with jax.enable_x64(False):
+        assert own(whole, whole, whole).dtype == np.float32
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_large_batches_on_the_threads_of_xla_give_the_same_bits(bridge, threads):
     arm = MACHINES["arm"]()
@@ -412,6 +428,10 @@ def test_mistakes_are_named(jax, bridge):
     for mistake, words in {
         lambda: own(q, v): "takes q, v, tau; 2",
         lambda: own(q[:2], v, tau): r"q has shape \(2,\)",
+        lambda: own(1.0, v, tau): r"q has shape \(\)",
+        lambda: own(): "takes q, v, tau; 0",
+        lambda: own(q + 1j, v, tau): "the real part",
+        lambda: bridge.rollout(arm, steps=2, step=0.1)(q + 1j, v): "the real part",
         lambda: jax.jit(own)(np.stack([q, q]), np.stack([v] * 3), tau): "batch axes do not go together",
         lambda: bridge.function(arm, ts.vjp(ts.forward_dynamics)): "give forward_dynamics itself",
         lambda: bridge.function(arm, np.sin): "cannot be compiled",

@@ -53,7 +53,8 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     """Make a function of JAX arrays from a function of torsor.
 
     It works under all transformations of JAX up to second derivatives, with the bits of `torsor.compile`: in float64 if
-    an argument is float64, else in float32. It does not check its numbers: NaN in one state gives NaN in that state.
+    an argument is float64, or if all are integers and JAX's own numbers are, else in float32. It does not check its
+    numbers: NaN in one state gives NaN in that state.
 
     Parameters
     ----------
@@ -96,9 +97,8 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     bridge(model, function, "float64", options)  # raises now what is wrong
 
     def call(*xs: Any) -> Any:
-        dtype = "float64" if xs and jnp.result_type(*xs) == jnp.float64 else "float32"
+        arrays, dtype = _typed(xs)
         made = bridge(model, function, dtype, options)
-        arrays = [jnp.asarray(x, dtype) for x in xs]
         made.check(arrays)
         (found,) = bind(made, "value", arrays)
         output = made.algorithm.output
@@ -106,6 +106,18 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
 
     call.__name__ = call.__qualname__ = function.__name__
     return jax.jit(call, inline=True)
+
+
+def _typed(xs: Sequence[Any]) -> tuple[list[Any], str]:
+    """Arrays of one type, and its name: float64 if one is, or if none has floats and JAX's own are; else float32."""
+    arrays = [jnp.asarray(x) for x in xs]
+    found = jnp.result_type(*arrays, *([] if arrays else [0.0]))
+    if jnp.issubdtype(found, jnp.complexfloating):
+        raise ArgumentError("torsor computes with real numbers: give it the real part of complex arrays")
+    if not jnp.issubdtype(found, jnp.floating):
+        found = jnp.result_type(float)
+    dtype = "float64" if found == jnp.float64 else "float32"
+    return [x.astype(dtype) for x in arrays], dtype
 
 
 def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
@@ -184,9 +196,7 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
     run.defvjp(there, back)
 
     def call(q: Any, v: Any, *values: Any) -> tuple[Any, Any]:
-        xs = jax.tree.leaves((q, v, values))
-        dtype = "float64" if jnp.result_type(*xs) == jnp.float64 else "float32"
-        xs = [jnp.asarray(x, dtype) for x in xs]
+        xs, _ = _typed([jnp.asarray(q), jnp.asarray(v), *jax.tree.leaves(values)])
         b.check([x.shape for x in xs])
         return run(*xs)
 
