@@ -258,6 +258,7 @@ def test_equal_models_share_a_function():
     assert a is b
     assert a is not ts.to_casadi(zoo.general_arm(3, 5), ts.forward_dynamics, 5)
     assert isinstance(a, bridge.NodeCall)
+    assert a is ts.to_casadi(zoo.general_arm(3, 5), ts.forward_dynamics, 4, external=False, method="auto", Q=None)
 
 
 def test_nan_is_passed_on():
@@ -279,11 +280,16 @@ def test_nan_is_passed_on():
         ((zoo.panda(), np.sin), "these can"),
         ((zoo.panda(), ts.vjp(ts.forward_dynamics)), "the function itself"),
         ((zoo.panda(), ts.jacobian), "needs body="),
+        ((zoo.panda(), ts.jacobian, 1, {"body": [1]}), "body"),
+        ((zoo.panda(), ts.mass_matrix, 1, {"base_velocity": True}), "takes no base_velocity"),
+        ((zoo.panda(), ts.forward_dynamics, 1, {"base_velocity": np.zeros(6)}), "True or False"),
+        ((zoo.panda(), ts.forward_dynamics, 1, {"Q": np.eye(4)}), "one pose per body"),
     ],
 )
 def test_bad_arguments(arguments, message):
+    *given, options = arguments if len(arguments) == 4 else (*arguments, {})
     with pytest.raises(ArgumentError, match=message):
-        ts.to_casadi(*arguments)
+        ts.to_casadi(*given, **options)
 
 
 def test_unknown_options_are_named():

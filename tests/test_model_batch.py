@@ -430,6 +430,15 @@ def test_two_axes_and_several_replacements():
     assert np.array_equal(ts.forward_dynamics(batch, q, v, tau), ts.forward_dynamics(fresh, q, v, tau))
 
 
+def test_a_batch_without_axes_is_replaced():
+    arm, given = zoo.panda(), np.random.default_rng(0).normal(size=(3, 7))
+    batch = ModelBatch(arm, mass=arm.mass)
+    for factor in (2, 3):
+        batch.replaced((), mass=factor * arm.mass)
+        fresh = ModelBatch(arm, mass=factor * arm.mass)
+        assert np.array_equal(ts.forward_dynamics(batch, *given), ts.forward_dynamics(fresh, *given))
+
+
 def test_a_member_that_is_too_small_for_the_frames_of_the_others():
     """All members are framed anew, because the origin of a tiny body must stay at its joint (`frames.FAR`)."""
     arm = zoo.random_chain(4, 0, joints=("revolute",))

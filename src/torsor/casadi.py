@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from torsor import validate
 from torsor.dynamics.blocks import Block, Blocks, BlockTable
-from torsor.dynamics.exports import ProgramOptions
-from torsor.dynamics.programs import body_frames
+from torsor.dynamics.exports import DEFAULTS, ProgramOptions
+from torsor.dynamics.programs import OptionalInputs, body_frames, taken
 from torsor.errors import ArgumentError
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS
@@ -84,9 +84,13 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
         raise ArgumentError(f"to_casadi has no option {name!r}; it has nodes, {known}")
     if getattr(function, "mode", None):
         raise ArgumentError(f"give to_casadi the function itself, not {function.__name__}: CasADi differentiates it")
-    if (Q := options.get("Q")) is not None:
-        options["Q"] = body_frames(model, Q)  # compared by content
-    return _made(_ModelKey(model), function, nodes, tuple(sorted(options.items())))
+    taken({name: x for name, x in options.items() if name in OptionalInputs.__annotations__})  # raises what is wrong
+    given: dict[str, Any] = {name: x for name, x in options.items() if name == "Q" or x != DEFAULTS[name]}
+    if given.get("body") is not None:
+        model.frame(given["body"])  # raises if there is none
+    if (Q := given.pop("Q", None)) is not None:
+        given["Q"] = body_frames(model, Q)  # compared by content
+    return _made(_ModelKey(model), function, nodes, tuple(sorted(given.items())))
 
 
 class _ModelKey(NamedTuple):

@@ -242,7 +242,7 @@ class ModelBatch:
             found = np.arange(self.size).reshape(self.shape)[where]
         except (IndexError, TypeError, ValueError) as error:
             raise ArgumentError(f"where must name members of a batch of shape {self.shape}: {error}") from None
-        return np.unravel_index(np.atleast_1d(found), self.shape)
+        return np.unravel_index(np.atleast_1d(found), self.shape) if self.shape else ()
 
     def __iter__(self) -> Iterator[Model | ModelBatch]:
         return (self[k] for k in range(len(self)))
