@@ -108,7 +108,7 @@ def _framed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
     inertias, margins = _inertias(frames, model, varied)
     if (margins[..., 0] < 0).any():
         return _reframed(batch)
-    return frames, {"inertias": np.ascontiguousarray(inertias)}
+    return frames, {"inertias": inertias}
 
 
 def _inertias(frames: Framed, model: Model, varied: Mapping[str, Array]) -> tuple[Array, Array]:
@@ -116,7 +116,7 @@ def _inertias(frames: Framed, model: Model, varied: Mapping[str, Array]) -> tupl
     m, c, I = (varied.get(name, getattr(model, name)) for name in INERTIAL)
     found = _inertia_kernel()(m, c, I, frames.places)
     count = len(GIVEN["inertias"])
-    return found[..., :count], found[..., count:]
+    return np.ascontiguousarray(found[..., :count]), found[..., count:]  # NumPy scatters whole rows 2.5 times faster
 
 
 def in_short_frame(m: Scalar, c: Any, I: Any, frame: Any) -> list[Scalar]:
