@@ -26,7 +26,7 @@ from harness import RESULTS, machine, write
 
 import torsor as ts
 from torsor.backends import cache
-from torsor.compiler.members import members
+from torsor.dynamics.members import members
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

@@ -30,8 +30,8 @@ import torsor as ts
 from torsor import reference
 from torsor.algorithms import articulated
 from torsor.backends.gpu import columns, compile_cuda
-from torsor.compiler.members import members
 from torsor.compiler.request import ON_GPU, Request
+from torsor.dynamics.members import members
 from torsor.ensembles.device import GpuEngine
 from torsor.ensembles.engine import STOPPED, LaneEngine, Timing
 from torsor.motion.law import Law, collect

@@ -43,6 +43,28 @@ def numbers(model, seed=0):
     return 1.1 * model.inertial_parameters(), rng.normal(size=3), 0.3 * rng.normal(size=(model.n, 6))
 
 
+MOVING = {"external": True, "base_velocity": True, "base_acceleration": True}
+
+
+def moving(model, batch=(), seed=1):
+    """Frames of the bodies, and wrenches on them and the motion of the base as arguments of a call."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(*batch, model.n, 6)), *rng.normal(size=(2, *batch, 6))
+    return lie.exp_se3(rng.normal(size=(model.n, 6))), inputs
+
+
+def seen_from(Q, inertia, xi):
+    """The inertial parameters of bodies, and twists at them, in other frames: Ad_Q^-1' G Ad_Q^-1 and Ad_Q xi."""
+    found = np.empty_like(inertia)
+    for i, (m, hx, hy, hz, xx, xy, xz, yy, yz, zz) in enumerate(inertia):
+        h = lie.hat([hx, hy, hz])
+        G = np.block([[np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]), h], [h.T, m * np.eye(3)]])
+        back = np.linalg.inv(lie.Ad(Q[i]))
+        G = back.T @ G @ back
+        found[i] = (m, G[2, 4], G[0, 5], G[1, 3], *G[0, :3], *G[1, 1:3], G[2, 2])
+    return found, np.einsum("nij,nj->ni", lie.Ad(Q), xi)
+
+
 def along_numbers(model, q, g):
     """The cotangent of the numbers of q that is g along the freedoms: N(q)^+T g, joint by joint from the joint's N."""
     found = np.zeros(model.nq)

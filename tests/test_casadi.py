@@ -167,6 +167,42 @@ def test_wrenches_on_the_bodies_are_an_input_with_derivatives():
     assert not H[18:, 18:].any()  # linear in the wrenches
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_motion_of_the_base_is_an_input_with_derivatives(machine):
+    """As CasADi has them for the same steps on its symbols."""
+    (make, options), base = MACHINES[machine], ("base_velocity", "base_acceleration")
+    F = ts.to_casadi(make(), ts.inverse_dynamics, NODES, **options, **dict.fromkeys(base, True))
+    assert F.name_in() == ["q", "v", "qdd", *base]
+    symbolic = by_casadi(make(), ts.inverse_dynamics, F.name_in(), {})
+    given, c = state(make(), F.name_in()), np.random.default_rng(1).normal(size=(make().nv, NODES))
+    arrays = {name: x.T for name, x in zip(F.name_in(), given)}
+    wanted = ts.compile(make(), ts.inverse_dynamics, **options, **dict.fromkeys(base, True))(*arrays.values())
+    assert np.array_equal(np.array(F(*given)).T, wanted)
+    z = np.concatenate([x.ravel(order="F") for x in given])
+    for own, theirs, arguments in zip(derivatives(F), derivatives(symbolic), (given, (z, c))):
+        agree(numbers(own, *arguments), numbers(theirs, *arguments))
+
+
+def test_wrenches_in_frames_of_the_bodies():
+    """Seen from the model's frames, they are Ad_Q' F; equal frames share a function."""
+    arm, rng = zoo.general_arm(3, 5), np.random.default_rng(0)
+    Q = ts.lie.exp_se3(rng.normal(size=(3, 6)))
+    F, plain = (ts.to_casadi(arm, ts.forward_dynamics, 2, external=True, **more) for more in ({"Q": Q}, {}))
+    *rest, wrench = state(arm, F.name_in(), 2)
+    moved = np.einsum("nji,mnj->mni", ts.lie.Ad(Q), wrench.T.reshape(2, 3, 6)).reshape(2, 18).T
+    agree(numbers(F, *rest, wrench), numbers(plain, *rest, moved))
+    program = ts.compile(arm, ts.forward_dynamics, external=True, Q=Q)
+    assert np.array_equal(np.array(F(*rest, wrench)).T, program(*(x.T for x in rest), wrench.T.reshape(2, 3, 6)))
+    first, plain_first = (derivatives(x)[0] for x in (F, plain))
+    by_wrench = numbers(first, *rest, wrench)[3]
+    wide = np.zeros((18, 18))
+    for i, A in enumerate(ts.lie.Ad(Q)):
+        wide[6 * i : 6 * i + 6, 6 * i : 6 * i + 6] = A.T
+    agree([by_wrench], [numbers(plain_first, *rest, moved)[3] @ np.kron(np.eye(2), wide)])
+    assert F is ts.to_casadi(arm, ts.forward_dynamics, 2, external=True, Q=Q.tolist())
+    assert F is not plain
+
+
 def test_couplings_are_obeyed():
     arm = ts.Model.chain(n=3, mass=1.0, com=(0.5, 0, 0), p=[(0, 0, 0), (1, 0, 0), (1, 0, 0)],
                          inertia=(0.1, 0.2, 0.3), axis=(0, 1, 0))  # fmt: skip
@@ -222,6 +258,7 @@ def test_equal_models_share_a_function():
     assert a is b
     assert a is not ts.to_casadi(zoo.general_arm(3, 5), ts.forward_dynamics, 5)
     assert isinstance(a, bridge.NodeCall)
+    assert a is ts.to_casadi(zoo.general_arm(3, 5), ts.forward_dynamics, 4, external=False, method="auto", Q=None)
 
 
 def test_nan_is_passed_on():
@@ -243,16 +280,21 @@ def test_nan_is_passed_on():
         ((zoo.panda(), np.sin), "these can"),
         ((zoo.panda(), ts.vjp(ts.forward_dynamics)), "the function itself"),
         ((zoo.panda(), ts.jacobian), "needs body="),
+        ((zoo.panda(), ts.jacobian, 1, {"body": [1]}), "body"),
+        ((zoo.panda(), ts.mass_matrix, 1, {"base_velocity": True}), "takes no base_velocity"),
+        ((zoo.panda(), ts.forward_dynamics, 1, {"base_velocity": np.zeros(6)}), "True or False"),
+        ((zoo.panda(), ts.forward_dynamics, 1, {"Q": np.eye(4)}), "one pose per body"),
     ],
 )
 def test_bad_arguments(arguments, message):
+    *given, options = arguments if len(arguments) == 4 else (*arguments, {})
     with pytest.raises(ArgumentError, match=message):
-        ts.to_casadi(*arguments)
+        ts.to_casadi(*given, **options)
 
 
 def test_unknown_options_are_named():
     for name in ("dtype", "nods"):
-        with pytest.raises(ArgumentError, match=f"no option '{name}'; it has nodes, external"):
+        with pytest.raises(ArgumentError, match=f"no option '{name}'; it has nodes, .*external"):
             ts.to_casadi(zoo.panda(), ts.forward_dynamics, **{name: "float32"})
 
 
@@ -283,13 +325,18 @@ def library(folder, sources, name, *more):
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler is installed")
 @pytest.mark.parametrize("function", [ts.forward_dynamics, ts.center_of_mass], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("specialised", [True, False], ids=["straight", "loops"])
-def test_the_exported_library_is_the_same_function(function, specialised, tmp_path):
+@pytest.mark.parametrize("moves", [False, True], ids=["fixed", "moving base"])
+def test_the_exported_library_is_the_same_function(function, specialised, moves, tmp_path):
     """Value, Jacobian, gradient and Hessian to the bit, with the same sparsity; also in code that CasADi generates."""
-    arm = zoo.general_arm(3, 5)
-    files = ts.export(arm, function, tmp_path, name="own", api="casadi", specialised=specialised)
+    arm, options = zoo.general_arm(3, 5), {"specialised": specialised}
+    if moves:
+        Q = ts.lie.exp_se3(np.random.default_rng(0).normal(size=(3, 6)))
+        inputs = ALGORITHMS[function].options[:3]  # wrenches on the bodies, and the motion of the base
+        options |= {"Q": Q, **dict.fromkeys(inputs, True)}
+    files = ts.export(arm, function, tmp_path, name="own", api="casadi", **options)
     sources = [path for path in files if path.suffix == ".c" and path.name != "example.c"]
     F = ca.external("own_casadi", library(tmp_path, sources, "own_casadi"))
-    G = ts.to_casadi(arm, function, specialised=specialised)
+    G = ts.to_casadi(arm, function, **options)
     assert F.name_in() == G.name_in()
     given, c = state(arm, F.name_in(), 1), np.array([1.0, -2.0, 0.5])
     z = np.concatenate(given)
@@ -300,7 +347,7 @@ def test_the_exported_library_is_the_same_function(function, specialised, tmp_pa
             assert own.sparsity_out(i) == python.sparsity_out(i)
         for x, y in zip(numbers(own, *arguments), numbers(python, *arguments)):
             assert np.array_equal(x, y)
-    if function is ts.forward_dynamics and specialised:
+    if function is ts.forward_dynamics and specialised and not moves:
         generator = ca.CodeGenerator("generated.c")
         generator.add(second)
         (tmp_path / "generated.c").write_text(generator.dump())

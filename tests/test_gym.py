@@ -1,5 +1,7 @@
 """Environments for Gymnasium: they are rollouts, one by one and side by side, and start anew as Gymnasium says."""
 
+import copy
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -150,6 +152,24 @@ def test_many_machines_in_several_threads():
             found = own[4]["final_obs"][k] if own[2][k] else own[0][k]
             assert np.array_equal(found, wanted)
     assert (envs.steps < 13).any()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("task", ["InvertedDoublePendulum", "ArmReaching"])
+def test_a_copy_goes_its_own_way(copied, task):
+    """To the bit what the environments do, and without a change of theirs."""
+    envs = VectorEnv(task, 20, randomize={"mass": (0.8, 1.2), "damping": (0.5, 2.0)})
+    envs.reset(seed=0)
+    path = actions(envs, 12)
+    envs.step(path[0])
+    other, before = copied(envs), envs.crowd.x.copy()
+    ahead = [other.step(a)[0] for a in path]
+    assert np.array_equal(envs.crowd.x, before)
+    assert all(np.array_equal(x, envs.step(a)[0]) for x, a in zip(ahead, path))
+    single = MachineEnv(task)
+    single.reset(seed=0)
+    twin = copied(single)
+    assert np.array_equal(single.step(path[0][0])[0], twin.step(path[0][0])[0])
 
 
 def test_environments_start_anew_in_the_same_step():

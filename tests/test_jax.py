@@ -13,7 +13,19 @@ import numpy as np
 import processes
 import pytest
 import xla_frames
-from bridged import MACHINES, ROUNDING, SECOND, along_numbers, changed, numbers, relative, states
+from bridged import (
+    MACHINES,
+    MOVING,
+    ROUNDING,
+    SECOND,
+    along_numbers,
+    changed,
+    moving,
+    numbers,
+    relative,
+    seen_from,
+    states,
+)
 from peers.installed import peer
 
 import torsor as ts
@@ -80,6 +92,22 @@ def test_float32_is_computed_in_float32(bridge):
     assert np.array_equal(found, ts.compile(arm, ts.forward_dynamics, dtype="float32")(*xs))
 
 
+def test_integers_are_numbers_of_jaxs_own_type(jax, bridge):
+    """Also in lists; without float64 in JAX, that is float32."""
+    arm = MACHINES["arm"]()
+    own, whole = bridge.function(arm, ts.forward_dynamics), np.arange(3)
+    expected = ts.compile(arm, ts.forward_dynamics)(*[whole.astype(float)] * 3)
+    for given in (whole, whole.astype(np.int32), whole.tolist()):
+        found = own(*[given] * 3)
+        assert found.dtype == np.float64
+        assert np.array_equal(found, expected)
+    assert own(whole, whole.astype(np.float32), whole).dtype == np.float32
+    steps = bridge.rollout(arm, steps=2, step=0.1)(whole, whole)
+    assert [x.dtype for x in steps] == [np.float64] * 2
+    with jax.enable_x64(False):
+        assert own(whole, whole, whole).dtype == np.float32
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_large_batches_on_the_threads_of_xla_give_the_same_bits(bridge, threads):
     arm = MACHINES["arm"]()
@@ -102,7 +130,60 @@ def test_several_results_a_body_and_external_wrenches(bridge, model):
     assert np.array_equal(fd, ts.compile(model, ts.forward_dynamics, external=True)(q, v, tau, wrenches))
 
 
+@pytest.mark.parametrize("specialised", [True, False], ids=["straight", "loops"])
+def test_a_moving_base_and_frames_of_the_bodies(jax, bridge, model, specialised):
+    """The bits of the program; and wrenches as the model's frames see them are Ad_Q' F."""
+    state, (Q, inputs) = states(model, (2, 3)), moving(model, (2, 3))
+    own = bridge.function(model, ts.forward_dynamics, Q=Q, specialised=specialised, **MOVING)
+    program = ts.compile(model, ts.forward_dynamics, Q=Q, specialised=specialised, **MOVING)
+    assert program.inputs[3:] == (*MOVING,)
+    xs = (*state, *inputs)
+    for some in (xs, [x[0, 0] for x in xs], [xs[0][:, :1], *(x[0] for x in xs[1:])], [x[:0] for x in xs]):
+        assert np.array_equal(own(*some), program(*some))
+    assert np.array_equal(jax.jit(jax.vmap(jax.vmap(own)))(*xs), program(*xs))
+    wrenches = np.einsum("nji,...nj->...ni", ts.lie.Ad(Q), inputs[0])
+    given = dict(zip(MOVING, (wrenches, *inputs[1:])))
+    assert relative(own(*xs), ts.forward_dynamics(model, *state, **given)) <= SECOND
+    twists = bridge.function(model, ts.body_twists, Q=Q, base_velocity=True)(*state[:2], inputs[1])
+    seen = np.einsum("nij,...nj->...ni", ts.lie.Ad(Q), ts.body_twists(model, *state[:2], base_velocity=inputs[1]))
+    assert relative(twists, seen) <= ROUNDING
+
+
+@pytest.mark.parametrize("wrt", ["gravity", "inertia", "placement", "all"])
+def test_numbers_of_the_model_are_those_in_the_frames_of_the_bodies(jax, bridge, model, wrt):
+    names = ("inertia", "gravity", "placement") if wrt == "all" else (wrt,)
+    q, v, tau = states(model)
+    Q, (_, *base) = moving(model)
+    other = dict(zip(("inertia", "gravity", "placement"), numbers(model)))
+    pi, xi = seen_from(Q, other["inertia"], other["placement"])
+    given = [(other | {"inertia": pi, "placement": xi})[name] for name in names]
+    options = {"Q": Q, "base_velocity": True, "base_acceleration": True}
+    own = bridge.function(model, ts.constraint_forces, wrt=names, **options)
+    expected = ts.compile(changed(model, **{name: other[name] for name in names}), ts.constraint_forces, **options)
+    assert relative(own(q, v, tau, *base, *given), expected(q, v, tau, *base)) <= ROUNDING
+    weight = np.random.default_rng(1).normal(size=(model.n, 6))
+    places = range(5, 5 + len(names))
+    rest = [{"inertia": seen_from(Q, model.inertial_parameters(), xi)[0], "gravity": model.gravity,
+             "placement": np.zeros((model.n, 6))}[name] for name in names]  # fmt: skip
+    slopes = jax.grad(lambda *x: (own(*x) * weight).sum(), argnums=(*places,))(q, v, tau, *base, *rest)
+    exact = ts.compile(model, ts.vjp(ts.constraint_forces, names), **options)(q, v, tau, weight, *base)
+    for slope, one in zip(slopes, [exact] if len(names) == 1 else exact):
+        assert relative(slope, one if len(names) > 1 else np.asarray(one).reshape(slope.shape)) <= SECOND
+
+
 # Derivatives ----------------------------------------------------------------------------------------------------------
+
+
+def test_derivatives_by_the_motion_of_the_base(jax, bridge, model):
+    state, (Q, inputs) = states(model), moving(model)
+    own = bridge.function(model, ts.forward_dynamics, Q=Q, **MOVING)
+    weight = np.random.default_rng(2).normal(size=model.nv)
+    found = jax.jit(jax.grad(lambda *x: own(*x) @ weight, argnums=(3, 4, 5)))(*state, *inputs)
+    exact = ts.compile(model, ts.vjp(ts.forward_dynamics, (*MOVING,)), Q=Q)(*state, weight, *inputs)
+    for slope, one in zip(found, exact):
+        assert relative(slope, one) <= ROUNDING
+    check = jax.test_util.check_grads
+    check(lambda *base: own(*state, inputs[0], *base), inputs[1:], order=2, rtol=DIFFERENCES, atol=DIFFERENCES)
 
 
 def test_gradients_are_those_of_vjp(jax, bridge, model):
@@ -347,6 +428,10 @@ def test_mistakes_are_named(jax, bridge):
     for mistake, words in {
         lambda: own(q, v): "takes q, v, tau; 2",
         lambda: own(q[:2], v, tau): r"q has shape \(2,\)",
+        lambda: own(1.0, v, tau): r"q has shape \(\)",
+        lambda: own(): "takes q, v, tau; 0",
+        lambda: own(q + 1j, v, tau): "the real part",
+        lambda: bridge.rollout(arm, steps=2, step=0.1)(q + 1j, v): "the real part",
         lambda: jax.jit(own)(np.stack([q, q]), np.stack([v] * 3), tau): "batch axes do not go together",
         lambda: bridge.function(arm, ts.vjp(ts.forward_dynamics)): "give forward_dynamics itself",
         lambda: bridge.function(arm, np.sin): "cannot be compiled",
@@ -354,6 +439,10 @@ def test_mistakes_are_named(jax, bridge):
         lambda: bridge.function(arm, ts.forward_dynamics, wrt=("inertia", "inertia")): "twice",
         lambda: bridge.function(arm, ts.jacobian): "needs body=",
         lambda: bridge.function(arm, ts.mass_matrix, external=True): "no external wrenches",
+        lambda: bridge.function(arm, ts.kinetic_energy, base_acceleration=True): "takes no base_acceleration",
+        lambda: bridge.function(arm, ts.forward_dynamics, base_velocity=np.zeros(6)): "must be True or False",
+        lambda: bridge.function(arm, ts.forward_dynamics, base=True): "no option 'base'; optional inputs",
+        lambda: bridge.function(arm, ts.forward_dynamics, Q=np.eye(4)): "one pose per body",
         lambda: jax.grad(lambda q: bridge.function(arm, ts.torque_regressor)(q, v, tau).sum())(q): "derivative itself",
         lambda: bridge.rollout(arm, steps=2, step=0.1, forces=lambda t, q, v: q): "under functions",
         lambda: bridge.rollout(arm, steps=2, step=0.1, wrt="PD.kp"): "needs one force PD",

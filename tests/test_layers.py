@@ -56,9 +56,9 @@ ORDER = {
     "bridge": "charts numbers functions rollouts",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
-    "dynamics": "accuracy methods calls graphs couplings frames jacobians matrix_gradients functions derivatives "
-    "programs linear factor points task_space inverse_kinematics actuators identification blocks external exports "
-    "closed_forms fixman symbolic sweep_steps",
+    "dynamics": "accuracy methods members calls graphs couplings frames jacobians matrix_gradients functions "
+    "derivatives programs linear factor points task_space inverse_kinematics actuators identification blocks external "
+    "exports closed_forms fixman symbolic sweep_steps",
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "measure parameters solve points rigid",
     "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",

@@ -11,9 +11,10 @@ import torsor as ts
 from torsor import ArgumentError, Model, ModelBatch, ModelError, duals, zoo
 from torsor.backends.c99 import CFunction
 from torsor.backends.cuda import Kernel
-from torsor.compiler.members import members
+from torsor.compiler.frames import short_frames
 from torsor.compiler.request import ALWAYS, NEVER, Request
 from torsor.dynamics.functions import ALGORITHMS
+from torsor.dynamics.members import _inertias, members
 from torsor.inputs import place_of
 from torsor.model.extras import Actuator, Coupling, Extras, Visual
 from torsor.model.freedoms import DEFAULTS
@@ -333,6 +334,76 @@ def test_replaced_members_are_those_of_a_new_batch(fields, where):
     assert np.array_equal(ahead.q, ts.rollout(fresh, given["q"], given["v"], **path).q)
 
 
+@pytest.mark.parametrize("fields", ["inertias", "gravity", "all"])
+def test_many_replaced_members_in_the_same_frames_are_framed_at_once(fields):
+    """To the bit, however many there are: what compiled code finds does not depend on the members beside."""
+    names = {
+        "inertias": VARIED["inertias"],
+        "gravity": ("gravity",),
+        "all": (*VARIED["inertias"], "gravity", "armature"),
+    }
+    batch, others = (varied(TREE, names[fields], 301, seed) for seed in (0, 1))
+    members(batch)
+    where = np.random.default_rng(2).permutation(301)[:113]
+    batch.replaced(where, **{name: x[where] for name, x in others.varied.items()})
+    assert not batch.replacements  # framed, checked and written already
+    fresh = ModelBatch(TREE, **{name: x.copy() for name, x in batch.varied.items()})
+    assert members(batch).inputs.keys() == members(fresh).inputs.keys()
+    for name, x in members(batch).inputs.items():
+        assert np.array_equal(x, members(fresh).inputs[name])
+        assert np.array_equal(x[where], members(others).inputs[name][where])
+
+
+def test_what_is_framed_at_once_is_what_the_rules_of_a_model_allow():
+    """Margins of compiled code against eigenvalues, for bodies that barely could or could not exist."""
+    rng, count = np.random.default_rng(0), 2000
+    arm, moments = zoo.random_chain(1, 0), rng.uniform(0.0, 1.0, (count, 3))
+    flat = rng.random(count) < 0.5  # nearly, or a little less than possible
+    moments[flat, 2] = moments[flat, :2].sum(axis=1) * rng.uniform(0.9, 1.1, flat.sum())
+    moments[: count // 4, 0] = rng.uniform(-0.1, 0.1, count // 4)
+    turn = ts.lie.exp_so3(rng.normal(size=(count, 3)))
+    inertia = turn @ (moments[:, :, None] * turn.swapaxes(-1, -2))
+    inertia = (inertia + inertia.swapaxes(-1, -2)) / 2
+    smallest = np.linalg.eigvalsh(inertia)[:, 0]
+    excess = np.trace(inertia, axis1=1, axis2=2) - 2 * np.linalg.eigvalsh(inertia)[:, 2]
+    possible = (smallest > 0) & (excess > 0)
+    numbers = {"mass": np.ones((count, 1)), "com": np.zeros((count, 1, 3)), "inertia": inertia[:, None]}
+    _, margins = _inertias(short_frames(arm), arm, numbers)
+    clear = np.minimum(abs(smallest), abs(excess)) > 1e-6  # the rules have a slack
+    assert np.array_equal((margins[:, 0].min(axis=-1) > 0)[clear], possible[clear])
+    assert 0.1 < possible.mean() < 0.9
+    assert clear.mean() > 0.99
+    batch = ModelBatch(arm, mass=np.ones((4, 1)), com=np.zeros((4, 1, 3)), inertia=np.tile(np.eye(3), (4, 1, 1, 1)))
+    members(batch)
+    for k in np.flatnonzero(clear)[:100]:
+        if possible[k]:
+            batch.replaced(2, inertia=inertia[k])
+        else:
+            with pytest.raises(ModelError, match="counted among the members"):
+                batch.replaced(2, inertia=inertia[k])
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [{"mass": np.inf}, {"mass": 0.0}, {"com": np.nan}, {"inertia": np.nan}, {"inertia": np.inf},
+     {"inertia": np.ones((3, 3))}, {"inertia": np.triu(np.full((3, 3), 0.1)) + np.eye(3)},
+     {"gravity": np.nan}, {"armature": -1.0}, {"mass": -1.0}],
+    ids=str,
+)  # fmt: skip
+def test_a_framed_batch_refuses_what_a_new_one_refuses(numbers):
+    arm = zoo.panda()
+    fields = ("mass", "com", "inertia", "gravity", "armature")
+    batch = ModelBatch(arm, **{name: np.stack([getattr(arm, name)] * 3) for name in fields})
+    before = {name: x.copy() for name, x in members(batch).inputs.items()}
+    (name,) = numbers
+    with pytest.raises(ModelError) as told:
+        batch.replaced([1], **numbers)
+    with pytest.raises(ModelError) as wanted:
+        ModelBatch(arm, **{name: np.broadcast_to(numbers[name], (1, *getattr(arm, name).shape))})
+    assert str(told.value).startswith(str(wanted.value))
+    assert all(np.array_equal(x, before[name]) for name, x in members(batch).inputs.items())
+
+
 def test_numbers_of_joints_are_replaced_in_rollouts():
     arm = replace(zoo.general_arm(3, 5), damping=0.1)
     batch = ModelBatch(arm, damping=np.full((4, 3), 0.1), mass=np.tile(arm.mass, (4, 1)))
@@ -357,6 +428,15 @@ def test_two_axes_and_several_replacements():
     factor[0, 1], factor[:, 2] = 3.0, 1.0
     fresh = ModelBatch(arm, mass=arm.mass * factor)
     assert np.array_equal(ts.forward_dynamics(batch, q, v, tau), ts.forward_dynamics(fresh, q, v, tau))
+
+
+def test_a_batch_without_axes_is_replaced():
+    arm, given = zoo.panda(), np.random.default_rng(0).normal(size=(3, 7))
+    batch = ModelBatch(arm, mass=arm.mass)
+    for factor in (2, 3):
+        batch.replaced((), mass=factor * arm.mass)
+        fresh = ModelBatch(arm, mass=factor * arm.mass)
+        assert np.array_equal(ts.forward_dynamics(batch, *given), ts.forward_dynamics(fresh, *given))
 
 
 def test_a_member_that_is_too_small_for_the_frames_of_the_others():

@@ -16,7 +16,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.backends import gpu
 from torsor.compiler.frames import framed
-from torsor.compiler.members import members
+from torsor.dynamics.members import members
 from torsor.motion import fused, lowering, time_loop
 from torsor.motion import rollout as rollouts
 from torsor.motion.device_run import DeviceRun

@@ -8,7 +8,18 @@ import cuda_host
 import fake_cupy
 import numpy as np
 import pytest
-from bridged import MACHINES, ROUNDING, SECOND, along_numbers, changed, numbers, relative, states
+from bridged import (
+    MACHINES,
+    MOVING,
+    ROUNDING,
+    SECOND,
+    along_numbers,
+    changed,
+    moving,
+    numbers,
+    relative,
+    states,
+)
 from peers.installed import peer
 
 import torsor as ts
@@ -71,12 +82,66 @@ def test_float32_and_mixed_types(torch, bridge):
     assert [x.grad.dtype for x in graph] == [torch.float64, torch.float32, torch.float32]
 
 
+def test_arguments_of_every_kind(torch, bridge):
+    """Lists and integers are numbers, also behind a tensor; what is given beside them is never written."""
+    arm = MACHINES["arm"]()
+    own, program = bridge.function(arm, ts.forward_dynamics), ts.compile(arm, ts.forward_dynamics)
+    q, v, tau = states(arm)
+    whole = np.arange(3)
+    given = torch.tensor(q), v.tolist(), torch.tensor(whole)
+    assert np.array_equal(own(*given), program(q, np.float32(v), whole))  # PyTorch's lists are float32
+    assert np.array_equal(own(torch.tensor(q), v, torch.nn.Parameter(torch.tensor(tau))).detach(), program(q, v, tau))
+    wide = torch.tensor(np.stack([q, q]).T).T  # columns first
+    assert np.array_equal(own(wide, *tensors(torch, (v, tau))), program(np.stack([q, q]), v, tau))
+    more = tensors(torch, (q, v, tau, tau))
+    with pytest.raises(ts.ArgumentError, match="takes q, v, tau; 4"):
+        own(*more)
+    assert np.array_equal(more[3], tau)
+
+
+def test_derivatives_forwards(torch, bridge, model):
+    """With dual tensors, whether or not there is a graph for the way back."""
+    forward = torch.autograd.forward_ad
+    q, v, tau = states(model)
+    along = states(model, seed=1)
+    own = bridge.function(model, ts.forward_dynamics)
+    found = []
+    for graph in (False, True):
+        with forward.dual_level(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns of itself
+            xs = [forward.make_dual(x, y) for x, y in zip(tensors(torch, (q, v, tau), graph), tensors(torch, along))]
+            found.append(forward.unpack_dual(own(*xs)).tangent.detach())
+    exact = torch.func.jvp(own, tuple(tensors(torch, (q, v, tau))), tuple(tensors(torch, along)))[1]
+    assert all(torch.equal(x, exact) for x in found)
+    if model.nq == model.nv:
+        assert np.array_equal(exact, ts.jvp(ts.forward_dynamics)(model, q, v, tau, *along))
+
+
 def test_several_results(torch, bridge, model):
     xs = states(model)
     found = bridge.function(model, ts.inverse_dynamics_derivatives)(*tensors(torch, xs))
     expected = ts.compile(model, ts.inverse_dynamics_derivatives)(*xs)
     assert found._fields == expected._fields
     assert all(map(np.array_equal, found, expected))
+
+
+def test_a_moving_base_and_frames_of_the_bodies(torch, bridge, model):
+    """The bits of the program, and derivatives by all of it."""
+    state, (Q, inputs) = states(model, (2,)), moving(model, (2,))
+    own = bridge.function(model, ts.forward_dynamics, Q=Q, **MOVING)
+    expected = ts.compile(model, ts.forward_dynamics, Q=Q, **MOVING)(*state, *inputs)
+    for graph in (False, True):
+        assert np.array_equal(own(*tensors(torch, (*state, *inputs), graph)).detach(), expected)
+    weight = np.random.default_rng(2).normal(size=(2, model.nv))
+    xs = tensors(torch, (*state, *inputs), True)
+    (own(*xs) * torch.tensor(weight)).sum().backward()
+    exact = ts.compile(model, ts.vjp(ts.forward_dynamics, (*MOVING,)), Q=Q)(*state, weight, *inputs)
+    for x, one in zip(xs[3:], exact):
+        assert relative(x.grad, one) <= ROUNDING
+    fixed = tensors(torch, (*state, inputs[0]))
+    base = tensors(torch, inputs[1:], True)
+    assert torch.autograd.gradcheck(lambda *base: own(*fixed, *base), base, check_forward_ad=False)
+    assert torch.autograd.gradgradcheck(lambda *base: own(*fixed, *base), base)
 
 
 def test_gradients_are_those_of_vjp(torch, bridge, model):
@@ -135,15 +200,15 @@ def test_a_compiled_function_is_one_graph_with_the_same_bits(torch, bridge, mode
         compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
         for dtype in (torch.float64, torch.float32):
             a, b = ([x.to(dtype).detach().requires_grad_() for x in tensors(torch, xs)] for _ in range(2))
+            compiled(*b).backward()  # nothing was called before
             loss(*a).backward()
-            compiled(*b).backward()
             assert all(torch.equal(x.grad, y.grad) for x, y in zip(a, b))
 
 
 def test_the_operator_keeps_the_rules_of_torch_library(torch, bridge):
     arm = MACHINES["arm"]()
     bridge.function(arm, ts.forward_dynamics)
-    key = bridge.bridge(arm, ts.forward_dynamics, "float64", bridge.Options().checked()).key
+    key = bridge.bridge(arm, ts.forward_dynamics, "float64", bridge.Options.checked(arm, (), None, {})).key
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.library.opcheck(bridge._operator, (key, "value", tensors(torch, states(arm), True)))
@@ -206,14 +271,26 @@ def test_mistakes_are_named(torch, bridge):
         slope = torch.func.jacrev(torch.func.jacrev(torch.func.jacrev(lambda q: own(q, v, tau).sum())))
         return slope(q)
 
+    def second():
+        (slope,) = torch.autograd.grad(run(graph, v)[0].square().sum(), graph, create_graph=True)
+        slope.square().sum().backward()
+
     for mistake, words in {
         lambda: own(q, v): "takes q, v, tau; 2",
+        lambda: own(): "takes q, v, tau; 0",
         lambda: own(q[:2], v, tau): r"q has shape \(2,\)",
+        lambda: own(q, v[0], tau): r"v has shape \(\)",
+        lambda: own(q, v + 1j, tau): "the real part",
+        lambda: own(q, np.ma.masked_array(v, True), tau): "masked",
+        lambda: run(q + 1j, v): "the real part",
+        lambda: torch.vmap(lambda q: run(q, v)[0])(q[None]): "not by torch.func",
+        second: "has first derivatives",
         lambda: own(torch.stack([q, q]), torch.stack([v] * 3), tau): "batch axes do not go together",
         lambda: own(q.to("meta"), v, tau): "are on cpu, meta: torsor.torch takes tensors on the CPU",
         lambda: own(*(x.to("meta") for x in (q, v, tau))): "are on meta",
         lambda: own(graph, v, tau[:1]): r"tau has shape \(1,\)",
         lambda: bridge.function(arm, ts.vjp(ts.forward_dynamics)): "give forward_dynamics itself",
+        lambda: bridge.function(arm, ts.mass_matrix, base_velocity=True): "takes no base_velocity",
         lambda: run(q, v, tau): "takes q, v; 3",
         lambda: run(q.to("meta"), v): "on the CPU",
         lambda: ts.forward_dynamics(arm, graph, v, tau): "torsor.torch.function",

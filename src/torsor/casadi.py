@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from torsor import validate
 from torsor.dynamics.blocks import Block, Blocks, BlockTable
-from torsor.dynamics.exports import ProgramOptions
+from torsor.dynamics.exports import DEFAULTS, ProgramOptions
+from torsor.dynamics.programs import OptionalInputs, body_frames, taken
 from torsor.errors import ArgumentError
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS
@@ -44,8 +45,9 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
         Any function that `torsor.compile` takes, but `vjp` and `jvp`: CasADi differentiates F itself.
     nodes : int, default 1
         The number of columns.
-    **options : bool, int or str
-        Those of `torsor.compile`: `external`, `body`, `method`, `specialised`.  Numbers are float64.
+    **options : bool, int, str or (n, 4, 4) array_like
+        Those of `torsor.compile`: `body`, `method`, `specialised`, `Q`, and True for each optional argument of the
+        function that is a further input: `external`, `base_velocity`, `base_acceleration`.  Numbers are float64.
 
     Returns
     -------
@@ -76,13 +78,19 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
         raise ArgumentError("to_casadi needs CasADi: pip install 'torsor[casadi]'")
     require_model(model)
     validate.integer("nodes", nodes, least=1)
-    own = [name for name in ProgramOptions.__annotations__ if name not in ("dtype", "Q")]
+    own = [name for name in ProgramOptions.__annotations__ if name != "dtype"]
     for name in options.keys() - set(own):
         known = ", ".join(own)
         raise ArgumentError(f"to_casadi has no option {name!r}; it has nodes, {known}")
     if getattr(function, "mode", None):
         raise ArgumentError(f"give to_casadi the function itself, not {function.__name__}: CasADi differentiates it")
-    return _made(_ModelKey(model), function, nodes, tuple(sorted(options.items())))
+    taken({name: x for name, x in options.items() if name in OptionalInputs.__annotations__})  # raises what is wrong
+    given: dict[str, Any] = {name: x for name, x in options.items() if name == "Q" or x != DEFAULTS[name]}
+    if given.get("body") is not None:
+        model.frame(given["body"])  # raises if there is none
+    if (Q := given.pop("Q", None)) is not None:
+        given["Q"] = body_frames(model, Q)  # compared by content
+    return _made(_ModelKey(model), function, nodes, tuple(sorted(given.items())))
 
 
 class _ModelKey(NamedTuple):

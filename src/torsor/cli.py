@@ -40,6 +40,7 @@ from torsor import zoo
 from torsor.backends import cache as store
 from torsor.dynamics.exports import LANGUAGES
 from torsor.dynamics.functions import ALGORITHMS
+from torsor.dynamics.programs import OptionalInputs
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
 from torsor.formats import FORMATS, ROBOTS, load
@@ -237,7 +238,9 @@ def _export_parser(commands: Any) -> None:
     p.add_argument("-o", "--out", required=True, type=Path, metavar="DIR", help="the folder for the files")
     p.add_argument("--language", choices=LANGUAGES, default="c", help="(default %(default)s)")
     p.add_argument("--float", action="store_true", help="compute in float instead of double")
-    p.add_argument("--external", action="store_true", help="take a wrench on each body as the last input")
+    p.add_argument("--external", action="store_true", help="take a wrench on each body as a further input")
+    for name, what in (("velocity", "the twist of a moving base"), ("acceleration", "the derivative of this twist")):
+        p.add_argument(f"--base-{name}", action="store_true", help=f"take {what} as a further input")
     p.add_argument("--body", metavar="NAME", help="of a Jacobian: the body or the named frame")
     p.add_argument("--name", metavar="NAME", help="of the function in C (default: model and function)")
     p.add_argument("--api", choices=("c", "casadi"), default="c", help="casadi: also as casadi.external takes it")
@@ -825,7 +828,8 @@ def export(options: argparse.Namespace) -> int:
     known = {function.__name__: function for function in ALGORITHMS}
     function = known[chosen("--function", options.function, known)]
     model, dtype = find_model(options.model), "float32" if options.float else "float64"
-    settings: dict[str, Any] = dict(dtype=dtype, external=options.external, body=options.body)
+    settings: dict[str, Any] = dict(dtype=dtype, body=options.body)
+    settings |= {name: getattr(options, name) for name in OptionalInputs.__annotations__}
     paths = torsor.export(
         model, function, options.out, **settings, name=options.name, language=options.language, api=options.api
     )

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from torsor import validate
 from torsor.backends.cpu import Program, pool
-from torsor.compiler.members import members
 from torsor.dynamics.functions import body_poses
+from torsor.dynamics.members import members
 from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.model.batch import VARIABLE, ModelBatch
@@ -369,12 +369,24 @@ class Crowd:
     def __init__(self, task: Task, count: int, randomize: Ranges | None) -> None:
         model = task.model
         self.task, self.count, self.ranges = task, count, _ranges(randomize)
-        self.x = np.zeros((count, model.nq + model.nv))
-        self.q, self.v = self.x[:, : model.nq], self.x[:, model.nq :]
-        self.tau = np.zeros((1, count, model.nv))
         self.machine: Model | ModelBatch = model
+        self._hold(np.zeros((count, model.nq + model.nv)))
+
+    def _hold(self, x: Array) -> None:
+        """Move these states, (count, nq + nv); the steps are prepared when they are taken."""
+        task, model = self.task, self.task.model
+        self.x, self.q, self.v = x, x[:, : model.nq], x[:, model.nq :]
+        self.tau = np.zeros((1, self.count, model.nv))
         self._runs: list[tuple[slice, StepRun]] = []
         self._gear, self._driven = np.array(task.gear), list(task.driven)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Prepared steps know addresses of these states: a copy prepares its own."""
+        return {name: getattr(self, name) for name in ("task", "count", "ranges", "machine", "x")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._hold(self.x)
 
     def draw(self, rng: np.random.Generator, where: Array) -> None:
         """Give some machines other numbers."""
@@ -410,6 +422,8 @@ class Crowd:
     def _renew(self, where: Array) -> None:
         """Let the prepared steps know the new numbers of some machines."""
         assert isinstance(self.machine, ModelBatch)
+        if not self._runs:
+            return
         joints = self.ranges.keys() & set(VARIABLE)
         if members(self.machine) is not self._frames or (joints and self._runs[0][1].lowered.by_freedoms):
             self._bind()
@@ -421,6 +435,8 @@ class Crowd:
 
     def move(self, action: Array) -> None:
         """Take the steps of one action, (count, driven)."""
+        if not self._runs:  # a copy
+            self._bind()
         self.tau[0][:, self._driven] = action * self._gear
         ends = (self.task.substeps,)
 

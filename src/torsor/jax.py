@@ -17,9 +17,10 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from math import prod
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 try:
     import jax
@@ -37,6 +38,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from torsor.backends import xla
 from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, ROWS, TRANSPOSES, Bridge, Options, bridge
 from torsor.bridge.rollouts import RolloutBridge
+from torsor.dynamics.programs import OptionalInputs
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
 from torsor.outputs import Several
@@ -45,13 +47,14 @@ TARGET = "torsor"
 CALLBACK = "XLA does not take torsor's handler ({}): every call goes through Python, which costs 0.2 ms"
 
 
-def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), external: bool = False,
+def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), Q: ArrayLike | None = None,
              body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
-             threads: int | None = None) -> Callable[..., Any]:  # fmt: skip
+             threads: int | None = None, **inputs: Unpack[OptionalInputs]) -> Callable[..., Any]:  # fmt: skip
     """Make a function of JAX arrays from a function of torsor.
 
     It works under all transformations of JAX up to second derivatives, with the bits of `torsor.compile`: in float64 if
-    an argument is float64, else in float32. It does not check its numbers: NaN in one state gives NaN in that state.
+    an argument is float64, or if all are integers and JAX's own numbers are, else in float32. It does not check its
+    numbers: NaN in one state gives NaN in that state.
 
     Parameters
     ----------
@@ -63,10 +66,13 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
         Numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), as
         `model.inertial_parameters()` returns them; "gravity" (..., 3); "placement" (..., n, 6), a twist xi per joint:
         M exp(xi) replaces the placement M, so zeros are the model as it is.
-    external, body, method, specialised : optional
-        As in `torsor.compile`.
+    Q, body, method, specialised : optional
+        As in `torsor.compile`. In the frames Q are the numbers and the twists of `wrt`, too.
     threads : int, optional
         Over how many of XLA's threads a large batch is spread. Default: one per core.
+    **inputs : bool
+        As in `torsor.compile`: `external`, `base_velocity`, `base_acceleration`: further arguments, before those by
+        `wrt`.
 
     Returns
     -------
@@ -87,13 +93,12 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     (6,)
     """
     require_model(model)
-    options = Options(wrt, external, body, method, specialised, threads).checked()  # type: ignore[arg-type]
+    options = Options.checked(model, wrt, Q, inputs, body=body, method=method, specialised=specialised, threads=threads)
     bridge(model, function, "float64", options)  # raises now what is wrong
 
     def call(*xs: Any) -> Any:
-        dtype = "float64" if xs and jnp.result_type(*xs) == jnp.float64 else "float32"
+        arrays, dtype = _typed(xs)
         made = bridge(model, function, dtype, options)
-        arrays = [jnp.asarray(x, dtype) for x in xs]
         made.check(arrays)
         (found,) = bind(made, "value", arrays)
         output = made.algorithm.output
@@ -101,6 +106,18 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
 
     call.__name__ = call.__qualname__ = function.__name__
     return jax.jit(call, inline=True)
+
+
+def _typed(xs: Sequence[Any]) -> tuple[list[Any], str]:
+    """Arrays of one type, and its name: float64 if one is, or if none has floats and JAX's own are; else float32."""
+    arrays = [jnp.asarray(x) for x in xs]
+    found = jnp.result_type(*arrays, *([] if arrays else [0.0]))
+    if jnp.issubdtype(found, jnp.complexfloating):
+        raise ArgumentError("torsor computes with real numbers: give it the real part of complex arrays")
+    if not jnp.issubdtype(found, jnp.floating):
+        found = jnp.result_type(float)
+    dtype = "float64" if found == jnp.float64 else "float32"
+    return [x.astype(dtype) for x in arrays], dtype
 
 
 def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
@@ -179,9 +196,7 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
     run.defvjp(there, back)
 
     def call(q: Any, v: Any, *values: Any) -> tuple[Any, Any]:
-        xs = jax.tree.leaves((q, v, values))
-        dtype = "float64" if jnp.result_type(*xs) == jnp.float64 else "float32"
-        xs = [jnp.asarray(x, dtype) for x in xs]
+        xs, _ = _typed([jnp.asarray(q), jnp.asarray(v), *jax.tree.leaves(values)])
         b.check([x.shape for x in xs])
         return run(*xs)
 

@@ -16,9 +16,10 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 try:
     import torch
@@ -32,17 +33,19 @@ from torsor.backends.xla import Cutter, can_cut
 from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge, pulled
 from torsor.bridge.rollouts import RolloutBridge
 from torsor.compiler.store import store
+from torsor.dynamics.programs import OptionalInputs
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
 from torsor.outputs import Several
+from torsor.validate import array
 
 Tensor = Any
 _bridges: dict[str, Bridge] = {}  # an operator finds a function by its key, which a graph can hold
 
 
-def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), external: bool = False,
+def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), Q: ArrayLike | None = None,
              body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
-             threads: int | None = None) -> Callable[..., Any]:  # fmt: skip
+             threads: int | None = None, **inputs: Unpack[OptionalInputs]) -> Callable[..., Any]:  # fmt: skip
     """Make a function of PyTorch tensors from a function of torsor, as `torsor.jax.function` does.
 
     It is differentiable twice, by autograd, torch.func and inside torch.compile, with the bits of `torsor.compile`: in
@@ -58,8 +61,11 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     wrt : str or sequence of str, default ()
         Numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), "gravity" (..., 3)
         and "placement" (..., n, 6), as in JAX.
-    external, body, method, specialised, threads : optional
-        As in `torsor.compile`; threads: one per core.
+    Q, body, method, specialised, threads : optional
+        As in `torsor.compile`; threads: one per core. In the frames Q are the numbers and the twists of `wrt`, too.
+    **inputs : bool
+        As in `torsor.compile`: `external`, `base_velocity`, `base_acceleration`: further arguments, before those by
+        `wrt`.
 
     Returns
     -------
@@ -82,28 +88,43 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     torch.Size([6])
     """
     require_model(model)
-    options = Options(wrt, external, body, method, specialised, threads).checked()  # type: ignore[arg-type]
+    options = Options.checked(model, wrt, Q, inputs, body=body, method=method, specialised=specialised, threads=threads)
     double = bridge(model, function, "float64", options)
-    _bridges[double.key] = double
+    of_double, of_single = _entry(double), _of_single(model, function, options)
 
     def run(*xs: Any) -> Any:
-        if not xs or type(xs[0]) is not torch.Tensor or xs[0].dtype is not torch.float64:
-            xs = tuple(torch.as_tensor(x) for x in xs)
-            if all(x.dtype is torch.float32 for x in xs):
-                return single()(*xs)
-            double.check(xs)
-            xs = tuple(x.to(torch.float64) for x in xs)
+        for x in xs:
+            if type(x) is not torch.Tensor or x.dtype is not torch.float64:
+                xs = tuple(map(_tensor, xs))
+                if all(x.dtype is torch.float32 for x in xs):
+                    return of_single(*xs)
+                double.check(xs)
+                return of_double(*(x.to(torch.float64) for x in xs))
         return of_double(*xs)
 
-    @functools.cache
-    def single() -> Callable[..., Any]:
-        made = bridge(model, function, "float32", options)
-        _bridges[made.key] = made
-        return _entry(made)
-
-    of_double = _entry(double)
     run.__name__ = run.__qualname__ = function.__name__
     return run
+
+
+def _tensor(x: Any) -> Tensor:
+    """x as a tensor of real numbers; masked arrays are refused."""
+    found = torch.as_tensor(array("an argument", x) if isinstance(x, np.ndarray) else x)
+    if found.is_complex():
+        raise ArgumentError("torsor computes with real numbers: give it the real part of complex tensors, x.real")
+    return found
+
+
+def _of_single(model: Model, function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    """The function in float32: made before the first call, because torch.compile cannot trace how it is made."""
+    try:
+        return _entry(bridge(model, function, "float32", options))
+    except ArgumentError as error:  # float32 cannot hold the numbers of this model, which others need not know
+        reason = error
+
+    def refused(*xs: Any) -> Any:
+        raise ArgumentError(str(reason))
+
+    return refused
 
 
 def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
@@ -145,7 +166,12 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
     b = RolloutBridge(model, forces, wrt, {"steps": steps, "step": step, **options})
 
     def call(q: Any, v: Any, *values: Any) -> tuple[Tensor, Tensor]:
-        xs = [torch.as_tensor(x) for x in (q, v, *_leaves(values))]
+        if torch._C._are_functorch_transforms_active():
+            raise ArgumentError(
+                "torsor.torch.rollout is differentiated by autograd, not by torch.func: call backward() or "
+                "torch.autograd.grad, and give it batches instead of vmap"
+            )
+        xs = [_tensor(x) for x in (q, v, *_leaves(values))]
         dtype = torch.float32 if all(x.dtype is torch.float32 for x in xs) else torch.float64
         b.check([tuple(x.shape) for x in xs])
         for x in xs:
@@ -169,19 +195,33 @@ class _Rollout(torch.autograd.Function):
         return q, v
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        *xs, q, gq, gv = (x.detach().numpy() for x in (*ctx.saved_tensors, *cotangents))
-        return None, *map(torch.from_numpy, ctx.b.backward(xs, q, (gq, gv)))
+        return None, *_RolloutGradient.apply(ctx.b, *ctx.saved_tensors, *cotangents)
+
+
+class _RolloutGradient(torch.autograd.Function):
+    """The cotangents of all tensors. (Of `once_differentiable`, a graph would take them for constants.)"""
+
+    @staticmethod
+    def forward(ctx: Any, b: RolloutBridge, *given: Tensor) -> Any:
+        *xs, q, gq, gv = (x.detach().numpy() for x in given)
+        return tuple(map(torch.from_numpy, b.backward(xs, q, (gq, gv))))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise ArgumentError("torsor.torch.rollout has first derivatives; for second ones, write a loop of a `function`")
 
 
 def _entry(b: Bridge) -> Callable[..., Any]:
     """The function of tensors of one type: it takes the way that suits the call."""
-    key, compiling, transforming = b.key, torch.compiler.is_compiling, _transforming
+    key, compiling, transforming, count = b.key, torch.compiler.is_compiling, _transforming, len(b.names)
+    _bridges[key] = b
     output = b.algorithm.output
     direct = functools.partial(_direct, b, "value")
 
     def call(*xs: Tensor) -> Tensor:
+        if len(xs) != count:
+            b.check(xs)
         if compiling():
             return _operator(key, "value", list(xs))
         if transforming():
@@ -196,8 +236,8 @@ def _entry(b: Bridge) -> Callable[..., Any]:
 
 
 def _transforming() -> bool:
-    """Whether a transformation of torch.func is under way."""
-    return torch._C._are_functorch_transforms_active()
+    """Whether a transformation of torch.func, or differentiation forwards, is under way."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 # The kinds on tensors -------------------------------------------------------------------------------------------------

@@ -433,7 +433,9 @@ def meaning(name: str) -> str:
     if name[0] == "d" and name[1:] in PLACES:
         return f"the tangent of {name[1:]}"
     known = {"external": "for each body the wrench (moment, force) that acts on it, at its origin", "q": "coordinates",
-             "v": "velocities", "tau": "joint forces", "qdd": "accelerations", "b": "the right-hand side"}  # fmt: skip
+             "v": "velocities", "tau": "joint forces", "qdd": "accelerations", "b": "the right-hand side",
+             "base_velocity": "the twist (angular, linear) of the base, in its frame",
+             "base_acceleration": "the derivative of that twist, without gravity"}  # fmt: skip
     return known.get(name, "one number per degree of freedom")
 
 

@@ -20,34 +20,36 @@ quaternion, so the gradient that this gives is exact. Along freedoms, second der
 do not commute: E_t E_i - E_i E_t is the derivative along [t, i], the Lie bracket.
 
 **Numbers of the model** are inputs if `wrt` names them. Programs of a batch of models take them
-(`compiler/members.py`), in frames of their own; `Numbers` computes these from what the user gives.
+(`dynamics/members.py`), in frames of their own; `Numbers` computes these from what the user gives.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from torsor import validate
 from torsor.backends.cpu import compile_request, cores
 from torsor.bridge.charts import Charts, constant
 from torsor.bridge.numbers import ModelNumbers
-from torsor.compiler.derivative import takes_frame
 from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
 from torsor.compiler.store import store
 from torsor.dynamics.derivatives import DIFFERENTIABLE, Differentiated, wrt_names
 from torsor.dynamics.functions import algorithm_for
+from torsor.dynamics.programs import body_frames, seen, taken
 from torsor.errors import ArgumentError
 from torsor.inputs import PARAMETERS, place_of
 from torsor.later import Later
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
+from torsor.model.names import BodyFrames
 from torsor.sweeps import Algorithm
 
 gpu = Later("torsor.backends.gpu")
@@ -81,25 +83,38 @@ def pulled(kind: str) -> tuple[str, str]:
 
 
 class Options(NamedTuple):
-    """How a function is compiled, as for `compile`; `wrt`: the numbers of the model that are inputs."""
+    """How a function is compiled, as for `compile`.
+
+    wrt      the numbers of the model that are inputs
+    inputs   the optional arguments of the function that are inputs
+    """
 
     wrt: tuple[str, ...] = ()
-    external: bool = False
+    Q: BodyFrames | None = None
     body: int | str | None = None
     method: str = "auto"
     specialised: bool | None = None
     threads: int | None = None
+    inputs: tuple[str, ...] = ()
 
-    def checked(self) -> Options:
-        wrt = wrt_names(self.wrt if self.wrt != () else None) or ()
-        for name in wrt:
+    @classmethod
+    def checked(cls, model: Model, wrt: str | Iterable[str], Q: ArrayLike | None, inputs: Mapping[str, Any],
+                **given: Any) -> Options:  # fmt: skip
+        """The options that a user gave."""
+        self = cls(wrt_names(wrt if wrt != () else None) or (), **given)
+        for name in self.wrt:
             validate.chosen("wrt", name, PARAMETERS)
-        validate.flag("external", self.external)
         validate.word("method", self.method)
         if self.specialised is not None:
             validate.flag("specialised", self.specialised)
         threads = cores() if self.threads is None else validate.integer("threads", self.threads, least=1)
-        return self._replace(wrt=wrt, threads=threads)
+        frames = None if Q is None else body_frames(model, Q)
+        return self._replace(Q=frames, threads=threads, inputs=taken(inputs))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What they are, in words and bytes."""
+        return (*self._replace(Q=None), self.Q and self.Q.key)
 
 
 def bridge(model: Model, function: Callable[..., Any], dtype: str, options: Options, target: str = "cpu") -> Bridge:
@@ -113,7 +128,7 @@ def bridge(model: Model, function: Callable[..., Any], dtype: str, options: Opti
 class Bridge:
     """A function of a model in one number type, for a framework; its programs run on a CPU or, "cuda", on a GPU.
 
-    names      of the inputs, in the order of a call: those of the function, "external", those of `wrt`
+    names      of the inputs, in the order of a call: those of the function, its optional ones, those of `wrt`
     shapes     of each input, for one state
     tangents   the shape of the tangent of each, for one state
     shape      of the result, for one state
@@ -129,14 +144,10 @@ class Bridge:
         machine: Any = ModelBatch(model) if options.wrt else model  # a batch's "auto" suits all numbers
         self.machine = machine
         algorithm: Algorithm = algorithm_for(machine, function, options.method, options.specialised)
-        if options.external and "external" not in algorithm.options:
-            raise ArgumentError(f"{algorithm.name} takes no external wrenches")
-        if (options.body is None) == takes_frame(algorithm):
-            raise ArgumentError(f"{algorithm.name} {'needs' if options.body is None else 'takes no'} body=")
-        self.frame = None if options.body is None else model.frame(options.body)
+        self.frame, self.body_frames = seen(algorithm, model, options.body, options.Q, options.inputs)
         self.algorithm = algorithm
-        self.numbers = ModelNumbers(model, options.wrt) if options.wrt else None
-        self.names = (*algorithm.inputs, *("external",) * options.external, *options.wrt)
+        self.numbers = ModelNumbers(model, options.wrt, self.body_frames) if options.wrt else None
+        self.names = (*algorithm.inputs, *options.inputs, *options.wrt)
         self.shapes = [place_of(name).shape(model) for name in self.names]
         self.tangents = [place_of(f"d{name}").shape(model) for name in self.names]
         self._programs: dict[str, Any] = {}
@@ -163,7 +174,7 @@ class Bridge:
         """A hash of all that determines the programs."""
         numbers = self.numbers.members.key if self.numbers else self.model.key
         frame = self.frame and self.frame.key
-        parts = self._request("value").key, self.model.key, numbers, frame, self.names, self.dtype, self.options
+        parts = self._request("value").key, self.model.key, numbers, frame, self.names, self.dtype, self.options.key
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def result(self, kind: str) -> tuple[int, ...]:
@@ -228,10 +239,10 @@ class Bridge:
     def _request(self, kind: str) -> Request:
         algorithm = self.algorithm if kind == "value" else self._derivative(kind)
         numbers = self.numbers.members if self.numbers else None
-        options = (*("external",) * self.options.external, *(numbers.inputs if numbers else ()))
+        options = (*self.options.inputs, *(numbers.inputs if numbers else ()))
         return Request(algorithm, self.model, options=options, dtype=self.dtype, frame=self.frame,
                        unroll=unrolling(self.options.specialised, ON_GPU if self.target == "cuda" else PATIENT),
-                       members=numbers)  # fmt: skip
+                       members=numbers, body_frames=self.body_frames)  # fmt: skip
 
     def _derivative(self, kind: str) -> Algorithm:
         if self.function not in DIFFERENTIABLE:

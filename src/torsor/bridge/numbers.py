@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor import lie
 from torsor.bridge.charts import constant, exponential
-from torsor.compiler.frames import GIVEN, Framed, Kind, axis_to_z, framed, short_frames, with_inertia
+from torsor.compiler.frames import GIVEN, Framed, Kind, axis_to_z, framed, in_body_frames, short_frames, with_inertia
 from torsor.compiler.members import Members
 from torsor.inputs import place_of
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.model.names import BodyFrames
 from torsor.model.rounding import NOISE
 
 Array = NDArray[Any]
@@ -23,18 +25,26 @@ Array = NDArray[Any]
 class ModelNumbers:
     """The numbers of a model that are inputs of a function, and what its programs read instead.
 
-    With fixed placements, the inertias that a program reads are linear in m, m c and I: a matrix per body.
+    With fixed placements, the inertias that a program reads are linear in m, m c and I: a matrix per body. These
+    numbers, and the twists of placements, are in the frames of the bodies that the caller chose, if any.
     """
 
-    def __init__(self, model: Model, wrt: Sequence[str]) -> None:
+    def __init__(self, model: Model, wrt: Sequence[str], body_frames: BodyFrames | None = None) -> None:
         self.model, self.wrt = model, wrt
         moved = "placement" in wrt
-        frames = _general_frames(model) if moved else short_frames(model) if "inertia" in wrt else framed(model)
+        if moved or "inertia" in wrt:
+            own = _general_frames(model) if moved else short_frames(model)
+            frames = in_body_frames(own, body_frames) if body_frames else own
+        else:
+            own = frames = framed(model, body_frames)
         needed = {"inertias": moved or "inertia" in wrt, "placements": moved, "gravities": "gravity" in wrt}
         names = [name for name, needs in needed.items() if needs]
         self.members = Members(frames, {name: np.zeros((0, *place_of(name).shape(model))) for name in names})
-        self.linear = _inertial_maps(frames) if "inertias" in names else None
+        known = frames if "inertia" in wrt else own  # the model's own inertias are in its own frames
+        self.linear = _inertial_maps(known) if "inertias" in names else None
         if moved:
+            self.places = frames.places
+            self.turned = np.linalg.inv(lie.Ad(body_frames.Q)) if body_frames else None
             parents = np.concatenate([_own_frames(model), np.eye(3)[None]])[model.parent]
             self.placed = parents.swapaxes(-1, -2) @ model.R, np.einsum("nji,nj->ni", parents, model.p)
 
@@ -54,7 +64,9 @@ class ModelNumbers:
     def _placements(self, xi: Any, xp: Any) -> Any:
         """The numbers `GIVEN["placements"]` of bodies placed at M exp(xi), for frames as in `_general_frames`."""
         R0, p0 = (constant(x, xi, xp) for x in self.placed)
-        own = constant(_own_frames(self.model), xi, xp)
+        own, places = constant(_own_frames(self.model), xi, xp), constant(self.places, xi, xp)
+        if self.turned is not None:
+            xi = xp.einsum("nij,...nj->...ni", constant(self.turned, xi, xp), xi)
         turn, shift = exponential(xi, xp)
         R = R0 @ turn @ own
         p = p0 + (R0 @ shift[..., None])[..., 0]
@@ -68,8 +80,8 @@ class ModelNumbers:
         st = -(cg * R[..., 0, 1] + sg * R[..., 1, 1])
         a, b = cg * p[..., 0] + sg * p[..., 1], cg * p[..., 1] - sg * p[..., 0]
         pitch = zero + constant(self.model.pitch, xi, xp)
-        frames = [zero + own[:, i, j] for i in range(3) for j in range(3)]
-        return xp.stack([cg, sg, p[..., 2], b, ca, sa, a, ct, st, zero, pitch, *frames, zero, zero, zero], -1)
+        frames = [zero + places[:, i, j] for i, j in (*np.ndindex(3, 3), (0, 3), (1, 3), (2, 3))]
+        return xp.stack([cg, sg, p[..., 2], b, ca, sa, a, ct, st, zero, pitch, *frames], -1)
 
 
 def _own_frames(model: Model) -> Array:

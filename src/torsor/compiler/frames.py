@@ -102,6 +102,12 @@ class Framed:
                     f"({smallest:.0e} to {largest:.0e}); use float64, or other units"
                 )
 
+    @cached_property
+    def places(self) -> Array:
+        """(n, 3, 4), the frame (Q, r) of each body in the caller's frame of it."""
+        rows = [[self.numbers[f"Q{i}{j}"] for j in range(3)] + [self.numbers[f"Q{i}"]] for i in range(3)]
+        return np.array(rows).transpose(2, 0, 1).copy()
+
     def link(self, i: int, given: Mapping[str, Scalar] | None = None, **changes: Vec) -> FramedLink:
         """Body i with its numbers as plain floats, except those that are given; `changes`: `FramedLink.changed`."""
         numbers: dict[str, Scalar] = {name: float(x[i]) for name, x in self.numbers.items()}
@@ -498,28 +504,6 @@ def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
     for (i, j), label in zip(UPPER, SYMMETRIC):
         result["S" + label] = S[:, i, j]
     return result
-
-
-def short_inertias(frames: Framed, mass: Array, com: Array, inertia: Array) -> Array:
-    """The numbers `GIVEN["inertias"]` (..., n, 10) of bodies with other inertias (..., n, *) in the same frames."""
-    x = frames.numbers
-    Q = np.array([[x[f"Q{i}{j}"] for j in range(3)] for i in range(3)])
-    c = np.einsum("jin,...nj->i...n", Q, com - np.stack([x[f"Q{i}"] for i in range(3)], axis=-1))
-    turn = np.array([[Q[a, i] * Q[b, j] + (a != b) * Q[b, i] * Q[a, j] for a, b in UPPER] for i, j in UPPER])
-    own = _second_moment(inertia.reshape(-1, 3, 3)).reshape(inertia.shape)
-    S = np.einsum("ijn,j...n->i...n", turn, np.stack([own[..., i, j] for i, j in UPPER]))
-    result = np.empty((*mass.shape, 10))
-    for k, column in enumerate((mass, *(mass * c), *(S[k] + mass * c[i] * c[j] for k, (i, j) in enumerate(UPPER)))):
-        result[..., k] = column
-    return result
-
-
-def keep_digits(frames: Framed, mass: Array, com: Array, inertia: Array) -> bool:
-    """Whether bodies with these inertias (..., n, *) are all large enough for the places of their origins (`FAR`)."""
-    moved = np.linalg.norm([frames.numbers[f"Q{i}"] for i in range(3)], axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        extent = np.sqrt(np.trace(inertia, axis1=-2, axis2=-1) / mass)
-    return bool((moved <= FAR * np.maximum(extent, np.abs(com).max(axis=-1)))[..., moved > 0].all())
 
 
 def _rotors(model: Model) -> dict[str, Array]:

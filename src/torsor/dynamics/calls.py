@@ -20,11 +20,12 @@ from torsor import duals, reference, validate
 from torsor.algorithms import articulated, composite, coupled
 from torsor.backends.cpu import compile_request, cores
 from torsor.compiler.derivative import Derivative
-from torsor.compiler.members import Members, members
+from torsor.compiler.members import Members
 from torsor.compiler.request import Request
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
+from torsor.dynamics.members import members
 from torsor.dynamics.methods import COUPLED, METHODS, automatic
 from torsor.errors import ArgumentError, SingularError
 from torsor.inputs import COORDINATES, COTANGENT, place_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,28 +18,29 @@ from torsor.dynamics.derivatives import Differentiated
 from torsor.dynamics.external import CasadiExternal
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.matrix_gradients import MatrixGradient
-from torsor.dynamics.programs import compile
+from torsor.dynamics.programs import OptionalInputs, compile
 from torsor.errors import ArgumentError
 from torsor.files import digest, signature, write_whole
 from torsor.later import Later
 from torsor.model.model import Model, require_model
+from torsor.model.names import BodyFrames
 
 wasm_files = Later("torsor.backends.wasm_files")  # needs the writers of code, which few programs load
 
 STATES = 5  # of the test vectors
 LANGUAGES = {"c": "C99", "wasm": "WebAssembly"}
-DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto", "specialised": None, "Q": None}
+DEFAULTS: dict[str, Any] = {"dtype": "float64", "body": None, "method": "auto", "specialised": None, "Q": None}
+DEFAULTS |= dict.fromkeys(OptionalInputs.__annotations__, False)
 
 
-class ProgramOptions(TypedDict, total=False):
+class ProgramOptions(OptionalInputs, total=False):
     """The options of `compile` that `export` takes as well."""
 
     dtype: str
-    external: bool
     body: int | str | None
     method: str
     specialised: bool | None
-    Q: ArrayLike | None
+    Q: ArrayLike | BodyFrames | None
 
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, name: str | None = None,
@@ -68,7 +69,7 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
         "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados take them
         (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi).
     **options : str, bool, int or (n, 4, 4) array_like
-        As of `compile`: dtype, external, body, method, specialised, Q.
+        As of `compile`: dtype, body, method, specialised, Q, external, base_velocity, base_acceleration.
 
     Returns
     -------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,11 +23,22 @@ from torsor.model.names import BodyFrames, Frame
 from torsor.sweeps import Algorithm
 
 
+class OptionalInputs(TypedDict, total=False):
+    """Arguments that a function may be given, and whether they are inputs of a program."""
+
+    external: bool
+    base_velocity: bool
+    base_acceleration: bool
+
+
+WORDS = {"external": "external wrenches", "base_velocity": "base_velocity", "base_acceleration": "base_acceleration"}
+
+
 def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", dtype: str = "float64",
-            external: bool = False, body: int | str | None = None, method: str = "auto",
-            specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
-            trig: str = "accurate", wrt: str | Iterable[str] | None = None, Q: ArrayLike | None = None
-            ) -> Any:  # fmt: skip
+            body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
+            lanes: int | None = None, threads: int = 1, trig: str = "accurate",
+            wrt: str | Iterable[str] | None = None, Q: ArrayLike | BodyFrames | None = None,
+            **inputs: Unpack[OptionalInputs]) -> Any:  # fmt: skip
     """Compile a public function, or a derivative of one, for one model: a program that is called without the model.
 
     The vjp of a large matrix, and any in loops, is a `MatrixGradient`: a program of the product with a vector, summed
@@ -43,8 +54,6 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
         "cpu", or "cuda": a program that takes CuPy, PyTorch or JAX arrays on the GPU.
     dtype : str, default "float64"
         "float64" or "float32".
-    external : bool, default False
-        The program takes external wrenches, as its last argument.
     body : int or str, optional
         For a Jacobian: the body, by number or name, or a named frame.
     method : str, default "auto"
@@ -94,35 +103,28 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     validate.chosen("target", target, ("cpu", "cuda"))
     dtype = dtype.name if isinstance(dtype, np.dtype) else getattr(dtype, "__name__", dtype)
     validate.chosen("dtype", dtype, ("float64", "float32"))
-    validate.flag("external", external)
+    options = taken(inputs)
     if specialised is not None:
         validate.flag("specialised", specialised)
     validate.word("method", method)
     validate.word("trig", trig)
-    options: tuple[str, ...] = ("external",) if external else ()
     algorithm: Algorithm
     by_columns = False
     if isinstance(function, Differentiated):
         function = function.by(wrt)
         algorithm, by_columns = function.algorithm(model, method, specialised, patient=True)
-        options += tuple(
-            name for name in algorithm.options if name in function.needed(algorithm) and name not in options
-        )
+        options += tuple(x for x in algorithm.options if x in function.needed(algorithm) and x not in options)
     elif wrt is not None:
         raise ArgumentError(f"wrt is for vjp and jvp: compile ts.vjp({getattr(function, '__name__', 'function')})")
     else:
         algorithm = algorithm_for(model, function, method, specialised)
-    if external and "external" not in algorithm.options:
-        raise ArgumentError(f"{algorithm.name} takes no external wrenches")
-    if (body is None) == takes_frame(algorithm):
-        raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
-    frame, body_frames = _frames(model, body, Q)
+    frame, frames = seen(algorithm, model, body, Q, options)
 
     def program(algorithm: Algorithm, frame: Frame | None) -> Any:
         unroll = unrolling(specialised, PATIENT if target == "cpu" else ON_GPU)
         request = Request(
-            algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll, body_frames=body_frames
-        )  # fmt: skip
+            algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll, body_frames=frames
+        )
         if target == "cuda":
             if lanes is not None or threads != 1:
                 raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')
@@ -136,11 +138,36 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     return program(algorithm, frame)
 
 
-def _frames(model: Model, body: int | str | None, Q: ArrayLike | None) -> tuple[Frame | None, BodyFrames | None]:
-    """The frame of which a function tells, and the frames of all bodies if they are not the model's."""
+def taken(inputs: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of the optional arguments that are to be inputs, in the order of a call."""
+    for name, flag in inputs.items():
+        if name not in WORDS:
+            raise ArgumentError(f"there is no option {name!r}; optional inputs of a program are: {', '.join(WORDS)}")
+        validate.flag(name, flag)
+    return tuple(name for name in WORDS if inputs.get(name))
+
+
+def seen(algorithm: Algorithm, model: Model, body: int | str | None, Q: ArrayLike | BodyFrames | None,
+         options: tuple[str, ...]) -> tuple[Frame | None, BodyFrames | None]:  # fmt: skip
+    """The frame of which an algorithm tells, and the frames of all bodies if they are not the model's.
+
+    Raises unless the algorithm takes these options, and a body if and only if it needs one.
+    """
+    for name in options:
+        if name not in algorithm.options:
+            raise ArgumentError(f"{algorithm.name} takes no {WORDS[name]}")
+    if (body is None) == takes_frame(algorithm):
+        raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
     frame = None if body is None else model.frame(body)
     if Q is None:
         return frame, None
-    frames = BodyFrames(checked_poses(model, validate.real_array("Q", Q, finite=False)).copy())  # nobody else's array
+    frames = body_frames(model, Q)
     # a named frame stays where it is on its body; the frame of a body itself is the new one
     return frames.placed(frame) if frame and body in model.frames else frame, frames
+
+
+def body_frames(model: Model, Q: ArrayLike | BodyFrames) -> BodyFrames:
+    """Q as frames of the bodies, checked; nobody else's array."""
+    if isinstance(Q, BodyFrames):
+        return Q
+    return BodyFrames(checked_poses(model, validate.real_array("Q", Q, finite=False)).copy())

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from torsor.backends import gpu
 from torsor.backends.cuda import REGISTERS, Kernel, Launch
-from torsor.compiler.members import members
 from torsor.compiler.request import Request
+from torsor.dynamics.members import members
 from torsor.ensembles import engine
 from torsor.ensembles.engine import CONTROL, Timing, fixed, step_of
 from torsor.errors import ArgumentError

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.compiler.members import members
+from torsor.dynamics.members import members
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar
 from torsor.model.batch import ModelBatch

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 INERTIAL = ("mass", "com", "inertia")
 VARIABLE = [name for name in DEFAULTS if name != "armature"]  # what joints do by themselves: the armature is part of M
-# What `replaced` keeps: the own numbers of a batch, and the framed ones, which `torsor.compiler.members` brings up to
+# What `replaced` keeps: the own numbers of a batch, and the framed ones, which `torsor.dynamics.members` brings up to
 # date.  All else that is kept with a batch was made from numbers that are gone.
 LASTING = ("model", "shape", "varied", "replacements", "framed")
 LABELS = ("name", "notes")  # of a model and of its file: they may differ, and no function of a batch reads them
@@ -205,29 +205,36 @@ class ModelBatch:
             A new member could not exist; then nothing has changed.
         """
         index = self._index(where)
-        rows: dict[str, Any] = {name: x[index] for name, x in self.varied.items()}
+        shape, shapes = index[0].shape if index else (), _field_shapes(self.model)
+        rows: dict[str, Any] = {name: x[index] for name, x in self.varied.items() if name not in numbers}
         for name, value in numbers.items():
-            if name not in rows:
-                known = ", ".join(rows) or "nothing"
+            if name not in self.varied:
+                known = ", ".join(self.varied) or "nothing"
                 raise ArgumentError(f"{name!r} does not differ between the members of this batch: {known} does")
-            given, core = real_array(name, value, finite=False), rows[name].shape
+            given, wanted = real_array(name, value, finite=False), shape + shapes[name]
             try:
-                rows[name] = np.broadcast_to(given, core)
+                rows[name] = given if given.shape == wanted else np.broadcast_to(given, wanted)
             except ValueError:
-                raise ArgumentError(f"{name} has shape {given.shape}; these members need {core}") from None
-        try:
-            some = ModelBatch(self.model, **rows)
-        except ModelError as error:
-            raise ModelError(f"{error} (counted among the members that are replaced)") from None
+                raise ArgumentError(f"{name} has shape {given.shape}; these members need {wanted}") from None
+        framed = vars(self).get("framed")
+        if framed is None or self.replacements or not framed.follow(self, index, rows):
+            self._check_replaced(index, rows)
         for name in numbers:
             if not self.varied[name].flags.writeable:
                 self.varied[name] = self.varied[name].copy()
             self.varied[name][index] = rows[name]
         for name in vars(self).keys() - set(LASTING):
             del vars(self)[name]
+        return self
+
+    def _check_replaced(self, index: tuple[Array, ...], rows: Any) -> None:
+        """Raise unless these members could exist; they are framed when the frames are needed again."""
+        try:
+            some = ModelBatch(self.model, **rows)
+        except ModelError as error:
+            raise ModelError(f"{error} (counted among the members that are replaced)") from None
         if "framed" in vars(self):
             self.replacements.append((index, some))
-        return self
 
     def _index(self, where: Any) -> tuple[Array, ...]:
         """Members as numbers along the batch axes."""
@@ -235,7 +242,7 @@ class ModelBatch:
             found = np.arange(self.size).reshape(self.shape)[where]
         except (IndexError, TypeError, ValueError) as error:
             raise ArgumentError(f"where must name members of a batch of shape {self.shape}: {error}") from None
-        return np.unravel_index(np.atleast_1d(found), self.shape)
+        return np.unravel_index(np.atleast_1d(found), self.shape) if self.shape else ()
 
     def __iter__(self) -> Iterator[Model | ModelBatch]:
         return (self[k] for k in range(len(self)))

@@ -153,8 +153,32 @@ def _check_rotations(rotations: Array, label: Label) -> None:
         raise ModelError(f"{label(i)}: R is a reflection (det R = -1), not a rotation")
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def check_inertias(mass: Array, com: Array, inertia: Array, label: Label, allow_degenerate: bool) -> None:
+    """Raise unless these can be bodies: fast path first; on any doubt, body by body."""
+    if not _are_solid(mass, com, inertia):
+        _check_inertias(mass, com, inertia, label, allow_degenerate)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _are_solid(mass: Array, com: Array, inertia: Array) -> bool:
+    """Whether all of these are bodies with mass and extent, symmetric to the bit, as nearly all are."""
+    if not (mass > 0).all() or not np.isfinite(mass.sum() + com.sum()):
+        return False
+    I = _components(inertia).reshape(9, -1)
+    diagonal, above = I[::4], I[[1, 2, 5]]
+    if not (above == I[[3, 6, 7]]).all():
+        return False
+    trace = diagonal[0] + diagonal[1] + diagonal[2]
+    both = np.empty((6, 2, len(mass)))  # I, and tr(I)/2 1 - I
+    np.subtract(diagonal, INERTIA_TOLERANCE * trace, out=both[:3, 0])
+    np.subtract((0.5 + INERTIA_TOLERANCE) * trace, diagonal, out=both[:3, 1])
+    both[3:, 0] = above
+    np.negative(above, out=both[3:, 1])
+    return bool(_positive_definite(*both).all())  # which NaN and infinities are not
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _check_inertias(mass: Array, com: Array, inertia: Array, label: Label, allow_degenerate: bool) -> None:
     """I is symmetric, I >= 0 and tr(I)/2 1 - I >= 0; and I > 0 unless point masses and rods are permitted.
 
     tr(I)/2 1 - I = integral of r r' dm: this is positive semidefinite if and only if the principal moments obey the
@@ -182,16 +206,16 @@ def check_inertias(mass: Array, com: Array, inertia: Array, label: Label, allow_
 
     one = np.eye(3)[:, :, None]
     slack = INERTIA_TOLERANCE * trace * one
-    for i in _first(~shapeless & ~_positive_definite(I + slack)):
+    for i in _first(~shapeless & ~_positive_definite(*_entries(I + slack))):
         raise ModelError(f"{label(i)}: inertia is not positive, principal moments {moments(i)}")
-    for i in _first(~shapeless & ~_positive_definite(trace / 2 * one - I + slack)):
+    for i in _first(~shapeless & ~_positive_definite(*_entries(trace / 2 * one - I + slack))):
         raise ModelError(
             f"{label(i)}: principal moments of inertia {moments(i)} break the triangle inequality; "
             "in no body does one exceed the sum of the others"
         )
     if allow_degenerate:
         return
-    for i in _first(~massless & ~_positive_definite(I - slack)):
+    for i in _first(~massless & ~_positive_definite(*_entries(I - slack))):
         raise ModelError(
             f"{label(i)}: inertia is singular, principal moments {moments(i)}; "
             "allow_degenerate=True permits point masses and rods"
@@ -253,13 +277,18 @@ def _components(A: Array) -> Array:
     return np.ascontiguousarray(A.transpose(1, 2, 0))
 
 
-def _positive_definite(A: Array) -> Array:
-    """Which of the symmetric matrices A (3, 3, n) have positive pivots? (Determinants would lose digits.)"""
+def _positive_definite(xx: Array, yy: Array, zz: Array, xy: Array, xz: Array, yz: Array) -> Array:
+    """Which of the symmetric matrices have positive pivots? (Determinants would lose digits.)"""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        second = A[1, 1] - A[0, 1] ** 2 / A[0, 0]
-        mixed = A[1, 2] - A[0, 1] * A[0, 2] / A[0, 0]
-        third = A[2, 2] - A[0, 2] ** 2 / A[0, 0] - mixed**2 / second
-        return (A[0, 0] > 0) & (second > 0) & (third > 0)
+        ratio = xy / xx
+        second, mixed = yy - ratio * xy, yz - ratio * xz
+        third = zz - xz * xz / xx - mixed * mixed / second
+        return (xx > 0) & (second > 0) & (third > 0)
+
+
+def _entries(A: Array) -> tuple[Array, ...]:
+    """Of symmetric matrices (3, 3, n): xx, yy, zz, xy, xz, yz."""
+    return A[0, 0], A[1, 1], A[2, 2], A[0, 1], A[0, 2], A[1, 2]
 
 
 def _first(bad: Array) -> Iterable[int]:

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor import validate
-from torsor.compiler.members import Members, members
+from torsor.compiler.members import Members
 from torsor.dynamics.calls import checked
 from torsor.dynamics.couplings import obeying
+from torsor.dynamics.members import members
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models

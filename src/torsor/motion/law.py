@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms import articulated
-from torsor.compiler.members import members
 from torsor.compiler.store import store
 from torsor.dynamics.calls import program_for
+from torsor.dynamics.members import members
 from torsor.errors import ArgumentError
 from torsor.model.batch import INERTIAL, VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import limited_coordinates, nondefault

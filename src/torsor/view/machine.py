@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torsor.algorithms import energy, kinematics
 from torsor.backends.wasm import KernelCall, Module, WasmArray, WasmKernel
 from torsor.compiler.frames import compact, short_frames
-from torsor.compiler.members import Members, members
+from torsor.compiler.members import Members
 from torsor.compiler.request import QUICK, Request
+from torsor.dynamics.members import members
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch
 from torsor.model.joints import JOINTS
