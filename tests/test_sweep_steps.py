@@ -113,7 +113,7 @@ def test_climbs_are_told_apart_by_their_freedom():
 
 def test_a_notebook_shows_the_values():
     run = ts.steps(ts.zoo.pendulum(), "articulated", [0.5], [0], [1])
-    assert run._repr_html_().count("<tr>") == 1 + len(run)
+    assert run._repr_html_().count("<tr>") == 1 + len(run.sweeps) + len(run)  # the head, a law per sweep, the steps
     assert "tau =\n[1.]" in run["articulate", "link1"]._repr_html_()
 
 
