@@ -53,6 +53,13 @@ def state_of(model, state):
 # ---- what is read ----
 
 
+def test_a_root_that_is_freed_above_a_floating_joint_is_noted(tmp_path):
+    float_ = '<joint name="drift" type="floating"><parent link="a"/><child link="b"/></joint>'
+    path = two_links(tmp_path, joint=float_)
+    assert [note.where for note in ts.load(path, base="free").notes] == ["joint 'drift'"]
+    assert not ts.load(path).notes
+
+
 @pytest.mark.parametrize("base", ["fixed", "free"])
 def test_dynamics_and_frames_are_those_of_pinocchio(base):
     model, peer = replace(ts.load(FEATURES, base=base), armature=0.0), PinocchioFile(FEATURES, base)  # which reads none
