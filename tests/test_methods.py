@@ -161,7 +161,7 @@ def test_an_unbounded_ratio_is_told_in_words():
 
 def test_what_has_one_method_is_named():
     with pytest.raises(
-        ts.ArgumentError, match="^mass_matrix has one method only; those with a choice: forward_dynamics"
+        ts.ArgumentError, match=r"^mass_matrix has one method only; those with a choice: forward_dynamics"
     ):
         explain(zoo.planar3(), ts.mass_matrix)
     with pytest.raises(ts.ArgumentError, match=r"give the function, ts\.forward_dynamics"):

@@ -350,7 +350,7 @@ def test_random_configurations_within_limits(size):
     assert q.shape == plain.shape
     assert (np.abs(q[..., 0]) <= 9).all()
     assert ((0.5 - 2 * np.pi <= q[..., 1]) & (q[..., 1] <= 0.5)).all()
-    assert ((1 <= q[..., 2]) & (q[..., 2] <= 1 + 2 * np.pi)).all()
+    assert ((q[..., 2] >= 1) & (q[..., 2] <= 1 + 2 * np.pi)).all()
     assert np.array_equal(q[..., 3:], plain[..., 3:])  # what has no limits is drawn as ever
     if size == 500:
         assert q[:, 0].min() < -8 < 8 < q[:, 0].max()
@@ -362,7 +362,7 @@ def test_random_configurations_within_limits_obey_couplings():
     q = model.random_configuration(0, 1000, limits=True)
     assert np.array_equal(q, model.coupled(q))
     assert (np.abs(q[:, 0]) <= 0.5).all()  # where the limits of the follower let its leader go
-    assert ((0 <= q[:, 1]) & (q[:, 1] <= 0.5)).all()
+    assert ((q[:, 1] >= 0) & (q[:, 1] <= 0.5)).all()
     exclusive = model.with_extras(Extras(couplings=(Coupling(1, 0, 0.0, 7.0),)))
     with pytest.raises(ArgumentError, match="exclude each other"):
         exclusive.random_configuration(0, limits=True)
