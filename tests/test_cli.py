@@ -132,6 +132,7 @@ def test_a_model_file_and_a_family(tmp_path):
         (["simulate", "--resume", "missing.traj"], "missing.traj"),
         (["view", "missing.traj"], "missing.traj"),
         (["info", "stanford:7"], "take a length"),
+        (["info", "rope:-1"], "'-1' is no length, like rope:50"),
         (["papers", "Newton"], "Newton"),
     ],
 )
@@ -448,7 +449,7 @@ def test_what_cannot_be_written_keeps_nothing_else_from_being_written(tmp_path, 
 def test_names_are_shown_as_they_are_on_any_terminal(capsys, monkeypatch):
     """Colons are no emoji, and letters that the terminal does not have are no tracebacks."""
     assert main(["info", "rope:-1"]) == FAILED
-    assert capsys.readouterr().err.startswith("torsor: rope:-1: only rope")
+    assert capsys.readouterr().err.startswith("torsor: rope:-1: '-1' is no length")
     plain = TextIOWrapper(BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stderr", plain)
     assert main(["info", "\u00fc\udcff.toml"]) == FAILED

@@ -879,7 +879,8 @@ def find_model(name: str, base: str | None = None) -> Model:
     if not length:
         return zoo.get(family) if family not in FAMILIES else zoo.get(family, FAMILIES[family])
     if not LENGTH.fullmatch(length) or family not in FAMILIES:
-        raise ArgumentError(f"{name}: only {', '.join(FAMILIES)} take a length, like rope:50")
+        what = f"{length!r} is no length" if family in FAMILIES else f"only {', '.join(FAMILIES)} take a length"
+        raise ArgumentError(f"{name}: {what}, like rope:50")
     return zoo.get(family, int(length))
 
 
