@@ -143,3 +143,12 @@ def test_unknown_options_sweeps_and_bodies_are_refused():
     for key in ("no", ("motion", "no")):
         with pytest.raises(ts.ArgumentError, match="no"):
             run[key]
+
+
+def test_formulas_of_joints_have_no_idle_factors():
+    """The angle of a revolute joint is its coordinate: sin(q1), not sin(1.0 q1)."""
+    symbols = sympy.symbols("q1 q2")
+    run = ts.steps(ts.zoo.double_pendulum(), "newton-euler", symbols, [0, 0], [0, 0])
+    turned = {str(x) for step in run["motion"] for x in np.ravel(step.kept["E"])}
+    assert "cos(q2)" in turned
+    assert not [x for x in turned if "*q" in x]
