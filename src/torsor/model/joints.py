@@ -211,7 +211,7 @@ class Axial(Joint):
 
 
 def _weighted(weights: Sequence[Scalar], q: Vec) -> Scalar:
-    """sum w q, without the factors and terms of literal weights: symbols stay sin(q1), and do not become sin(1.0 q1)."""
+    """Sum w q, without the factors and terms of literal weights: so that sin(q1) does not become sin(1.0 q1)."""
     terms = [x if is_literal(w, 1.0) else w * x for w, x in zip(weights, q) if not is_literal(w, 0.0)]
     total: Scalar = terms[0] if terms else 0.0
     for term in terms[1:]:
