@@ -301,6 +301,7 @@ BAD = [
     (dict(model="panda"), "model must be a torsor.Model"),
     (dict(function=np.sin), "cannot be exported; these can: forward_dynamics"),
     (dict(function=[]), "cannot be exported"),
+    (dict(function="forward_dynamics"), "'forward_dynamics' is only a name: give the function, ts.forward_dynamics"),
     (dict(folder=3), "folder must be the path"),
     (dict(dtype="float16"), "unknown dtype 'float16'"),
     (dict(external=1), "external must be True or False"),

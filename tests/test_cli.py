@@ -15,7 +15,7 @@ from peers.installed import peer
 
 import torsor
 from torsor import Trajectory, simulate, zoo
-from torsor.cli import FAILED, INTERRUPTED, main
+from torsor.cli import FAILED, INTERRUPTED, WRONG, main
 from torsor.files import write_whole
 from torsor.model.extras import Extras
 from torsor.papers import saha2001
@@ -50,6 +50,22 @@ def test_help(words, capsys):
         main(words)
     assert stop.value.code == 0
     assert "torsor" in capsys.readouterr().out
+
+
+def test_no_words_show_the_commands(capsys):
+    assert main([]) == WRONG
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "simulate" in shown.err
+
+
+def test_info_calls_an_effort_of_zero_unknown(tmp_path, capsys):
+    path = tmp_path / "arm.toml"
+    torsor.save(torsor.Model.chain(n=2, mass=1.0, inertia=(1, 1, 1), effort=[0.0, 3.0], speed=0.0), path)
+    assert main(["info", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "effort 0 (unknown), speed 0 (unknown)" in said
+    assert "effort 3, speed 0 (unknown)" in said
 
 
 def test_the_forced_runs_of_saha_by_the_command(tmp_path, capsys):
@@ -116,6 +132,7 @@ def test_a_model_file_and_a_family(tmp_path):
         (["simulate", "--resume", "missing.traj"], "missing.traj"),
         (["view", "missing.traj"], "missing.traj"),
         (["info", "stanford:7"], "take a length"),
+        (["info", "rope:-1"], "'-1' is no length, like rope:50"),
         (["papers", "Newton"], "Newton"),
     ],
 )
@@ -432,7 +449,7 @@ def test_what_cannot_be_written_keeps_nothing_else_from_being_written(tmp_path, 
 def test_names_are_shown_as_they_are_on_any_terminal(capsys, monkeypatch):
     """Colons are no emoji, and letters that the terminal does not have are no tracebacks."""
     assert main(["info", "rope:-1"]) == FAILED
-    assert capsys.readouterr().err.startswith("torsor: rope:-1: only rope")
+    assert capsys.readouterr().err.startswith("torsor: rope:-1: '-1' is no length")
     plain = TextIOWrapper(BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stderr", plain)
     assert main(["info", "\u00fc\udcff.toml"]) == FAILED

@@ -323,3 +323,21 @@ def test_unlike_robots_are_refused(features):
     )
     with pytest.raises(ArgumentError, match="MuJoCo's model has no joint 'pan'"):
         ts.formats.from_mujoco(features, other, [0.0])
+
+
+def test_programs_of_frames_are_kept_by_where_the_frame_is():
+    """Two machines that differ in a frame of one name share what was made for the rest; a second call gives the bits of
+    the first, and explains what is wrong as the first does."""
+    arm = zoo.panda()
+    near, far = (arm.with_frames({"tip": ("link7", np.eye(3), (0, 0, z))}) for z in (0.1, 0.3))
+    q, v = np.full(7, 0.3), np.ones((5, 7))
+    first = [(ts.jacobian(model, q, "tip"), ts.jacobian_dot(model, q, v, "tip")) for model in (near, far)]
+    assert np.abs(first[0][0] - first[1][0]).max() > 0.1
+    for model, (J, rate) in zip((near, far), first):
+        assert np.array_equal(ts.jacobian(model, q, "tip"), J)
+        assert ts.jacobian(model, q.astype("f4"), "tip").dtype == np.float32
+        assert np.array_equal(ts.jacobian_dot(model, q, v, "tip"), rate)
+        with pytest.raises(ts.ArgumentError, match=r"q\[2\] is nan"):
+            ts.jacobian(model, np.where(np.arange(7) == 2, np.nan, q), "tip")
+        with pytest.raises(ts.ArgumentError, match=r"q has shape \(6,\)"):
+            ts.jacobian(model, q[:6], "tip")

@@ -151,3 +151,18 @@ def test_every_method_names_the_joint_that_moves_no_mass(method):
     points = ts.Model.chain("revolute", n=2, p=p, mass=1.0, inertia=(0, 0, 0), allow_degenerate=True)
     with pytest.raises(ts.SingularError, match="link2"):
         ts.forward_dynamics(points, *np.ones((3, 2)), method=method)
+
+
+def test_an_unbounded_ratio_is_told_in_words():
+    """A sliding joint may carry what hangs on it as far as it likes."""
+    model = ts.Model.chain(["revolute", "prismatic"], n=2, p=(0.1, 0, 0), mass=1.0, inertia=(1, 1, 1))
+    assert "M may be any number of times their pivots" in explain(model, ts.forward_dynamics).why
+
+
+def test_what_has_one_method_is_named():
+    with pytest.raises(
+        ts.ArgumentError, match=r"^mass_matrix has one method only; those with a choice: forward_dynamics"
+    ):
+        explain(zoo.planar3(), ts.mass_matrix)
+    with pytest.raises(ts.ArgumentError, match=r"give the function, ts\.forward_dynamics"):
+        explain(zoo.planar3(), "forward_dynamics")

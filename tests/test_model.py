@@ -12,6 +12,7 @@ import pytest
 from torsor import zoo
 from torsor.errors import ArgumentError
 from torsor.model import JOINTS, Model, joint_code
+from torsor.model.extras import Coupling, Extras
 
 ROUNDING = 1e-12  # sums and products of a few numbers of order one
 BALL = {"mass": 1.0, "inertia": (0.1, 0.1, 0.1)}
@@ -335,6 +336,36 @@ def test_random_quaternions_are_unit_and_uniform():
 def test_random_configuration_is_reproducible():
     model = zoo.random_tree(14, 0)
     assert np.array_equal(model.random_configuration(3), model.random_configuration(np.random.default_rng(3)))
+
+
+@pytest.mark.parametrize("size", [None, 0, 500, (2, 3)])
+def test_random_configurations_within_limits(size):
+    """Both limits, wider than a turn; one limit; none; a ball joint, which has none."""
+    model = Model.chain(
+        ["revolute", "prismatic", "revolute", "revolute", "spherical"], **BALL,
+        lower=[-9.0, -np.inf, 1.0, *[-np.inf] * 4], upper=[9.0, 0.5, np.inf, *[np.inf] * 4],
+    )  # fmt: skip
+    q = model.random_configuration(0, size, limits=True)
+    plain = model.random_configuration(0, size)
+    assert q.shape == plain.shape
+    assert (np.abs(q[..., 0]) <= 9).all()
+    assert ((0.5 - 2 * np.pi <= q[..., 1]) & (q[..., 1] <= 0.5)).all()
+    assert ((q[..., 2] >= 1) & (q[..., 2] <= 1 + 2 * np.pi)).all()
+    assert np.array_equal(q[..., 3:], plain[..., 3:])  # what has no limits is drawn as ever
+    if size == 500:
+        assert q[:, 0].min() < -8 < 8 < q[:, 0].max()
+
+
+def test_random_configurations_within_limits_obey_couplings():
+    free = Model.chain(n=2, **BALL, lower=[-3.0, 0.0], upper=[3.0, 0.5])
+    model = free.with_extras(Extras(couplings=(Coupling(1, 0, -0.5, 0.25),)))
+    q = model.random_configuration(0, 1000, limits=True)
+    assert np.array_equal(q, model.coupled(q))
+    assert (np.abs(q[:, 0]) <= 0.5).all()  # where the limits of the follower let its leader go
+    assert ((q[:, 1] >= 0) & (q[:, 1] <= 0.5)).all()
+    exclusive = model.with_extras(Extras(couplings=(Coupling(1, 0, 0.0, 7.0),)))
+    with pytest.raises(ArgumentError, match="exclude each other"):
+        exclusive.random_configuration(0, limits=True)
 
 
 def test_difference_undoes_integrate():

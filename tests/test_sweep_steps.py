@@ -113,7 +113,7 @@ def test_climbs_are_told_apart_by_their_freedom():
 
 def test_a_notebook_shows_the_values():
     run = ts.steps(ts.zoo.pendulum(), "articulated", [0.5], [0], [1])
-    assert run._repr_html_().count("<tr>") == 1 + len(run)
+    assert run._repr_html_().count("<tr>") == 1 + len(run.sweeps) + len(run)  # the head, a law per sweep, the steps
     assert "tau =\n[1.]" in run["articulate", "link1"]._repr_html_()
 
 
@@ -143,3 +143,12 @@ def test_unknown_options_sweeps_and_bodies_are_refused():
     for key in ("no", ("motion", "no")):
         with pytest.raises(ts.ArgumentError, match="no"):
             run[key]
+
+
+def test_formulas_of_joints_have_no_idle_factors():
+    """The angle of a revolute joint is its coordinate: sin(q1), not sin(1.0 q1)."""
+    symbols = sympy.symbols("q1 q2")
+    run = ts.steps(ts.zoo.double_pendulum(), "newton-euler", symbols, [0, 0], [0, 0])
+    turned = {str(x) for step in run["motion"] for x in np.ravel(step.kept["E"])}
+    assert "cos(q2)" in turned
+    assert not [x for x in turned if "*q" in x]

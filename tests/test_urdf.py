@@ -53,6 +53,13 @@ def state_of(model, state):
 # ---- what is read ----
 
 
+def test_a_root_that_is_freed_above_a_floating_joint_is_noted(tmp_path):
+    float_ = '<joint name="drift" type="floating"><parent link="a"/><child link="b"/></joint>'
+    path = two_links(tmp_path, joint=float_)
+    assert [note.where for note in ts.load(path, base="free").notes] == ["joint 'drift'"]
+    assert not ts.load(path).notes
+
+
 @pytest.mark.parametrize("base", ["fixed", "free"])
 def test_dynamics_and_frames_are_those_of_pinocchio(base):
     model, peer = replace(ts.load(FEATURES, base=base), armature=0.0), PinocchioFile(FEATURES, base)  # which reads none
@@ -184,8 +191,11 @@ def bad_link(mass="1", moments=(1.0, 1.0, 3.0)):
 
 def test_an_impossible_inertia_is_changed_as_little_as_possible_and_reported(tmp_path):
     path = two_links(tmp_path, b=bad_link())
-    with pytest.warns(ModelWarning, match=r"link 'b': no body has principal moments of inertia \(0.9, 1.1, 3\): -> "):
+    with pytest.warns(
+        ModelWarning, match=r"link 'b': no body has principal moments of inertia \(0.9, 1.1, 3\): -> "
+    ) as said:
         model = ts.load(path)
+    assert said[0].filename == __file__  # the line that loads, not one of torsor's
     given = np.array([[1, 0.1, 0], [0.1, 1, 0], [0, 0, 3.0]])
     np.testing.assert_allclose(
         model.inertia[0], physical(given), rtol=0, atol=1e-11

@@ -163,6 +163,13 @@ def test_limits_that_a_joint_reaches_are_bands():
     assert len(bands) == int(above[0] > 0.2) + int(above[1] > 3.0)
 
 
+@pytest.mark.parametrize(("joint", "start", "half"), [("revolute", 1e-16, 1.0), ("prismatic", 1e-18, 0.05)])
+def test_rounding_errors_are_drawn_as_zero(joint, start, half):
+    rail = ts.Model.chain(joint, n=1, axis=(1, 0, 0), mass=1.0, inertia=(1, 1, 1))
+    assert plot_trajectory(simulate(rail, [start], duration=0.1)).axes[0].get_ylim() == (-half, half)
+    assert plot_trajectory(simulate(rail, [1e-6], duration=0.1)).axes[0].get_ylim()[1] < half
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -65,7 +65,7 @@ from torsor.validate import chosen, integer, number
 
 pages, shows = Later("torsor.view.page"), Later("torsor.view.showcase")
 
-FAILED, INTERRUPTED = 1, 130
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
 MOST_WORDS = 12  # names in a line
 LONGEST_WORD = 1000  # characters read of a line to see whether it begins with a number
@@ -83,6 +83,7 @@ INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "kee
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
 
+OF_DRIVES = ("effort", "speed")  # of which 0 says that a file does not know them
 AT_JOINTS = ("damping", "friction", "stiffness", "stop_stiffness")  # what a model says acts at its joints
 # Of the greatest kinetic energy.  Errors per step of 1e-6, the default, add up to some 1e-5 in ten seconds of a falling
 # arm, and to 1e-3 in 1500.
@@ -95,6 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a letter is shown its code
             stream.reconfigure(errors="backslashreplace")
+    if not words:
+        parser().print_help(sys.stderr)
+        return WRONG
     options = parser().parse_args(_with_negative_lists(words))
     for key in [key for key, value in vars(options).items() if value == [] and key != "names"]:
         parser().error(f"argument {_option(key)}: -- is no value")  # argparse makes an empty list of it
@@ -605,7 +609,10 @@ def _tree(model: Model) -> Tree:
         words = (
             f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} {model.units.mass}"
         )
-        limits = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in nondefault(model, i).items())
+        limits = (
+            f"{key} {' '.join(f'{x:.4g}' for x in values)}" + " (unknown)" * (key in OF_DRIVES and not values.any())
+            for key, values in nondefault(model, i).items()
+        )
         words += f"  [dim]{', '.join(limits)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)
     if model.n > shown:
@@ -876,7 +883,8 @@ def find_model(name: str, base: str | None = None) -> Model:
     if not length:
         return zoo.get(family) if family not in FAMILIES else zoo.get(family, FAMILIES[family])
     if not LENGTH.fullmatch(length) or family not in FAMILIES:
-        raise ArgumentError(f"{name}: only {', '.join(FAMILIES)} take a length, like rope:50")
+        what = f"{length!r} is no length" if family in FAMILIES else f"only {', '.join(FAMILIES)} take a length"
+        raise ArgumentError(f"{name}: {what}, like rope:50")
     return zoo.get(family, int(length))
 
 

@@ -1,5 +1,8 @@
 """What torsor raises: every error is a `TorsorError`, and every `TorsorError` is a `ValueError`."""
 
+import sys
+import warnings
+
 
 class TorsorError(ValueError):
     """Something torsor was given is wrong; the message says what, where and what to do."""
@@ -23,3 +26,14 @@ class DeviceError(TorsorError):
 
 class ModelWarning(UserWarning):
     """A file was read, but some of it was changed or is not modelled; the message says what."""
+
+
+INNER = ("torsor", "numpy", "contextlib")  # packages whose frames lie between a call of torsor and its warning
+
+
+def warn_caller(message: str) -> None:
+    """Give a `ModelWarning` at the line, outside torsor, whose call led here."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INNER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, ModelWarning, stacklevel=level)

@@ -24,7 +24,15 @@ NO_VMAP = (
     "these, and for tensors with gradients, by torsor.jax.function or torsor.torch.function"
 )
 
-_short = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    """Short forms; a function's is its name."""
+
+    def repr_function(self, x: Any, level: int) -> str:
+        return str(x.__name__)
+
+
+_short = _Short()
 _short.maxstring = _short.maxother = 80
 _short.maxlevel = 3
 
@@ -35,6 +43,14 @@ def shown(x: Any) -> str:
         return _short.repr(x)
     except Exception:
         return f"a {type(x).__name__}"
+
+
+def refused_function(function: Any, what: str, known: Iterable[str]) -> ArgumentError:
+    """The error for what is none of the functions `known`, which are named after `what`."""
+    names = list(known)
+    if isinstance(function, str) and function in names:
+        return ArgumentError(f"{function!r} is only a name: give the function, ts.{function}")
+    return ArgumentError(f"{shown(function)} {what}: {', '.join(names)}")
 
 
 def brief(message: object) -> str:

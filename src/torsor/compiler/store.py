@@ -20,8 +20,8 @@ class Store:
     """`torsor.dynamics` looks in `quick`, `calls` and `on_gpu` first; everything else is found by its key.
 
     quick    number type -> forward dynamics of one state, for models with few freedoms
-    calls    (function or algorithm, number type) -> (for one state, for many, whether a result has few numbers, how to
-             split a row into several results, or None)
+    calls    (function, algorithm or (algorithm, frame); number type) -> (for one state, for many, whether a result has
+             few numbers, how to split a row into several results, or None)
     on_gpu   (function or algorithm, type of an array, number type) -> what gives the result for arrays on a GPU, or
              None if their layout was not seen before
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from math import isfinite, prod
 from typing import Any
@@ -146,8 +147,8 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
     may_be_singular = algorithm.inverts and model.has_degenerate_bodies
     if may_be_singular or (algorithm.inverts and near_lock(model, arrays["q"])):
         refuse_singular_at(algorithm, model, arrays["q"], arrays.get("added_inertia"))
-    if not may_be_singular and not given and frame is None:
-        _remember(what, algorithm, model, dtype.char, program, split)
+    if not may_be_singular and not given:
+        _remember(what if frame is None else (what, frame), algorithm, model, dtype.char, program, split)
     return _finished(algorithm, result, split)
 
 
@@ -303,7 +304,14 @@ def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLi
     require_models(model)
     if body is None:
         raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
-    return call_carefully(algorithm, model, args, machine_of(model).frame(body))
+    frame, first = machine_of(model).frame(body), args[0]
+    if type(first) is ndarray:  # as in `call`
+        with suppress(Exception):  # whatever an argument raises
+            _, many, _, split = model.__dict__[STORE].calls[(algorithm, frame), first.dtype.char]
+            result = many(*args)
+            if type(result) is ndarray and np.isfinite(result).all():
+                return split(result) if split else result
+    return call_carefully(algorithm, model, args, frame)
 
 
 def batch_axes(model: Model, arrays: Mapping[str, Array]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from torsor.model.batch import machine_of, require_models
 from torsor.model.model import Model
 from torsor.outputs import Parameters, Several
 from torsor.sweeps import Algorithm
-from torsor.validate import shown
+from torsor.validate import refused_function, shown
 
 # Dense Jacobians and regressors are derivatives themselves.
 DIFFERENTIABLE = [f for f, algorithm in ALGORITHMS.items() if not isinstance(algorithm.output, Several | Parameters)]
@@ -241,8 +241,8 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
         return function
     if any(function is known for known in ALGORITHMS):
         raise ArgumentError(f"{function.__name__} is a derivative itself: {INSTEAD[function.__name__]}")
-    known = ", ".join(f.__name__ for f in DIFFERENTIABLE)
-    raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
+    known = (*(f.__name__ for f in DIFFERENTIABLE), "rollout")  # which brings its own vjp
+    raise refused_function(function, "has no derivative; these have", known)
 
 
 def wrt_names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:

@@ -102,8 +102,8 @@ def exported_files(model: Model, function: Callable[..., Any], name: str | None,
     if (language, api) == ("wasm", "casadi"):
         raise ArgumentError('api="casadi" is for language="c"')
     if not isinstance(function, Differentiated) and not any(function is known for known in ALGORITHMS):
-        known = ", ".join(f.__name__ for f in ALGORITHMS)
-        raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}, and their vjp and jvp")
+        known = (*(f.__name__ for f in ALGORITHMS), "and their vjp and jvp")
+        raise validate.refused_function(function, "cannot be exported; these can", known)
     for unknown in options.keys() - ProgramOptions.__annotations__.keys():
         raise ArgumentError(
             f"export has no option {unknown!r}; it has name, language, api, {', '.join(ProgramOptions.__annotations__)}"

@@ -1008,8 +1008,7 @@ ALGORITHMS: dict[Callable[..., Any], Algorithm] = {
 def algorithm_for(model: Model, function: Callable[..., Any], method: str, specialised: bool | None) -> Algorithm:
     """The algorithm that is compiled for a function."""
     if not any(function is known for known in ALGORITHMS):
-        known = ", ".join(f.__name__ for f in ALGORITHMS)
-        raise ArgumentError(f"{validate.shown(function)} cannot be compiled; these can: {known}")
+        raise validate.refused_function(function, "cannot be compiled; these can", (f.__name__ for f in ALGORITHMS))
     algorithm = ALGORITHMS[function]
     if method in NOT_COMPILED:
         raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')

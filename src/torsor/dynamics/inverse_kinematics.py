@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.algorithms import kinematics
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
-from torsor.model.freedoms import limited_coordinates
+from torsor.model.freedoms import coordinate_bounds, limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.model.parameters import free_freedoms
 from torsor.sweeps import way_to_base
@@ -180,7 +180,7 @@ class _Problem:
     """A frame of a model to be brought somewhere. Numbers of many rows are kept with the rows along the last axis."""
 
     def __init__(self, model: Model, frame: int | str, weight: Array, limits: bool, tolerance: float):
-        self.model, self.weight, self.tolerance = model, weight, tolerance
+        self.model, self.weight, self.limits, self.tolerance = model, weight, limits, tolerance
         self.frame = model.frame(frame)
         if self.frame.body < 0:
             raise ArgumentError(f"frame {frame!r} sits on the base: no joint moves it")
@@ -192,7 +192,8 @@ class _Problem:
         used = G[moving].any(axis=0)  # the freedoms that move the frame, themselves or by followers
         self.G, self.free = G[:, used], free[used]
         self.simple = bool((self.G.sum(axis=0) == 1).all() and (np.count_nonzero(self.G, axis=0) == 1).all())
-        self.lower, self.upper = _bounds(model) if limits else (np.full(model.nq, -np.inf), np.full(model.nq, np.inf))
+        unlimited = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
+        self.lower, self.upper = coordinate_bounds(model) if limits else unlimited
         coordinate = limited_coordinates(model)[self.free]  # of each free freedom; -1: a part of a rotation
         self.coordinate, self.limited = np.maximum(coordinate, 0), (coordinate >= 0)[:, None]
         body = np.searchsorted(model.v_start, self.free, side="right") - 1
@@ -215,15 +216,13 @@ class _Problem:
 
     def random(self, rng: np.random.Generator, start: Array) -> Array:
         """Random configurations within the limits; what does not move the frame stays where it started."""
-        q = self.model.random_configuration(rng, len(start))
-        both = np.isfinite(self.lower) & np.isfinite(self.upper)
-        q[:, both] = rng.uniform(self.lower[both], self.upper[both], (len(q), int(both.sum())))
+        q = self.model.random_configuration(rng, len(start), limits=self.limits)
         return self.allowed(np.where(self.moves, q, start))
 
     def allowed(self, q: Array) -> Array:
         """q with its leaders within the limits and its followers where these put them.
 
-        The limits of leaders imply those of followers (`_bounds`): clipping these only removes rounding errors.
+        Limits of leaders imply those of followers (`coordinate_bounds`): clipping these only removes rounding errors.
         """
         q = self.model.coupled(np.clip(q, self.lower, self.upper))
         return np.clip(q, self.lower, self.upper) if self.model.couplings else q
@@ -278,27 +277,6 @@ class _Problem:
 def _rows_last(x: Array) -> Array:
     """(m, ...) as a contiguous array (..., m)."""
     return np.ascontiguousarray(x.reshape(len(x), -1).T).reshape(*x.shape[1:], len(x))
-
-
-def _bounds(model: Model) -> tuple[Array, Array]:
-    """Limits of the coordinates (nq,); those of followers limit their leaders, too."""
-    lower, upper = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
-    coordinate = limited_coordinates(model)
-    known = coordinate >= 0
-    lower[coordinate[known]], upper[coordinate[known]] = model.lower[known], model.upper[known]
-    for follower, leader, ratio, offset in model.couplings:
-        f, k = model.q_start[follower], model.q_start[leader]
-        ends = [lower[f] - offset, upper[f] - offset]
-        if ratio:
-            least, most = sorted(end / ratio for end in ends)
-            lower[k], upper[k] = max(lower[k], least), min(upper[k], most)
-        if lower[k] > upper[k] or (not ratio and not ends[0] <= 0 <= ends[1]):
-            names = (model.joint_names[i] for i in (follower, leader))
-            raise ArgumentError(
-                "the limits of joint {!r} and those of {!r}, which it follows, exclude each other: mend them, or give "
-                "limits=False".format(*names)
-            )
-    return lower, upper
 
 
 def _rotation_vector(R: Array) -> Array:

@@ -30,6 +30,7 @@ from torsor.model.conditioning import EVEN, pivot_ratio
 from torsor.model.joints import joint_code
 from torsor.model.model import Model, require_model
 from torsor.sweeps import Algorithm
+from torsor.validate import refused_function
 
 if TYPE_CHECKING:
     from torsor.compiler.tape import Operations
@@ -158,7 +159,9 @@ def _choice(model: Model, function: Callable[..., Any], counted: dict[str, Algor
     counts = {method: _count(algorithm, model) for method, algorithm in counted.items()}
     words = ", ".join(f"{method} {sum(count)}" for method, count in counts.items())
     if _inverts(methods) and pivot_ratio(model) > EVEN:
-        why = f"entries of M may be {pivot_ratio(model):.1g} times their pivots, and only sweeps keep the digits then"
+        ratio = pivot_ratio(model)
+        times = f"{ratio:.1g} times their pivots" if np.isfinite(ratio) else "any number of times their pivots"
+        why = f"entries of M may be {times}, and only sweeps keep the digits then"
         return Choice(first, counts, f"{first}: {why} (operations per state: {words})")
     candidates = [method for method in counts if method in CANDIDATES]
     best = min(candidates, key=lambda method: sum(counts[method]))  # if several are equal, the first
@@ -206,7 +209,7 @@ def _longest_way(model: Model) -> int:
 def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
     methods = METHODS.get(getattr(function, "__name__", ""))
     if methods is None:
-        raise ArgumentError(f"{function!r} has one method only; those with a choice: {', '.join(METHODS)}")
+        raise refused_function(function, "has one method only; those with a choice", METHODS)
     return methods
 
 

@@ -10,13 +10,12 @@ checked like any other: a damaged or hostile file raises a ModelError.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from torsor.errors import ArgumentError, ModelError, ModelWarning
+from torsor.errors import ArgumentError, ModelError, warn_caller
 from torsor.files import read_whole, signature, write_whole
 from torsor.formats import binary, toml
 from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
@@ -139,7 +138,7 @@ def save(model: Model, path: str | Path) -> None:
     content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model, path)
     write_whole(path, content + f"<!-- {signature()} -->\n".encode())
     if losses:
-        warnings.warn(f"{path} does not say: {'; '.join(dict.fromkeys(losses))}", ModelWarning, stacklevel=2)
+        warn_caller(f"{path} does not say: {'; '.join(dict.fromkeys(losses))}")
 
 
 def _format(path: str | Path) -> Format:

@@ -7,7 +7,6 @@ model, and whatever had to be changed (`repair.py`), is in `model.notes`.
 from __future__ import annotations
 
 import heapq
-import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ModelError, ModelWarning
+from torsor.errors import ModelError, warn_caller
 from torsor.formats.repair import note_fixed, repair_bodies, with_rotors
 from torsor.formats.xml import Document
 from torsor.model import Model
@@ -121,7 +120,7 @@ def _report(robot: Robot, repair: str) -> None:
         raise ModelError(f'{robot.path}: {_quoted(changed)}; repair="warn" changes these numbers as little as it can')
     said = [note for note in robot.notes if note.kind != "read"]
     if said and repair == "warn":
-        warnings.warn(f"{robot.path}: {_quoted(said)} (all remarks: model.notes)", ModelWarning, stacklevel=5)
+        warn_caller(f"{robot.path}: {_quoted(said)} (all remarks: model.notes)")
 
 
 def _quoted(notes: list[Note]) -> str:

@@ -49,6 +49,8 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
     bodies = {name: RobotLink(name, **inertial(document, link, robot)) for name, link in links.items()}
     top = _hang(document, robot, joints, bodies)
     if base == "free":
+        if floating := [link.joint_name for link in bodies.values() if link.parent == top and link.joint == "free"]:
+            robot.note("read", f"joint {floating[0]!r}", 'it floats without base="free", which frees the root as well')
         bodies[top].joint, bodies[top].joint_name = "free", unused(ROOT_JOINT, joints.keys() - robot.aliases.keys())
     # the root first, then the links in the order of their joints
     robot.links = [bodies[top]] + [bodies[_link(document, j, "child")] for j in joints.values()]

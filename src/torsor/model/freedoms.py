@@ -160,6 +160,27 @@ def limited_coordinates(model: Model) -> Array:
     return coordinates
 
 
+def coordinate_bounds(model: Model) -> tuple[Array, Array]:
+    """Limits of the coordinates (nq,); those of followers limit their leaders, too."""
+    lower, upper = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
+    coordinate = limited_coordinates(model)
+    known = coordinate >= 0
+    lower[coordinate[known]], upper[coordinate[known]] = model.lower[known], model.upper[known]
+    for follower, leader, ratio, offset in model.couplings:
+        f, k = model.q_start[follower], model.q_start[leader]
+        ends = [lower[f] - offset, upper[f] - offset]
+        if ratio:
+            least, most = sorted(end / ratio for end in ends)
+            lower[k], upper[k] = max(lower[k], least), min(upper[k], most)
+        if lower[k] > upper[k] or (not ratio and not ends[0] <= 0 <= ends[1]):
+            names = (model.joint_names[i] for i in (follower, leader))
+            raise ArgumentError(
+                "the limits of joint {!r} and those of {!r}, which it follows, exclude each other: mend them, or give "
+                "limits=False".format(*names)
+            )
+    return lower, upper
+
+
 def _refuse(model: Model, key: str, bad: Array, why: str) -> None:
     for k in np.flatnonzero(bad)[:1] if bad.any() else ():
         body = int(np.searchsorted(model.v_start, k, side="right")) - 1

@@ -10,6 +10,7 @@ To add a joint: write a class and put an instance into `JOINTS` (its place there
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -187,7 +188,7 @@ class Axial(Joint):
     def motion(self, q: Vec, pitch: Scalar) -> tuple[Scalar, Scalar]:
         """(angle about the axis, distance along it)"""
         turns, shifts = zip(*self.screws(pitch))
-        return dot(turns, q), dot(shifts, q)
+        return _weighted(turns, q), _weighted(shifts, q)
 
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
         angle, d = self.motion(q, pitch)
@@ -207,6 +208,15 @@ class Axial(Joint):
         ((turn, shift),) = self.screws(pitch)
         size = 1.0 if is_literal(turn * shift, 0.0) else 1.0 / sqrt(turn * turn + shift * shift)
         return (*wrenches, Spatial(axis * (-shift * size), axis * (turn * size)))
+
+
+def _weighted(weights: Sequence[Scalar], q: Vec) -> Scalar:
+    """Sum w q, without the factors and terms of literal weights: so that sin(q1) does not become sin(1.0 q1)."""
+    terms = [x if is_literal(w, 1.0) else w * x for w, x in zip(weights, q) if not is_literal(w, 0.0)]
+    total: Scalar = terms[0] if terms else 0.0
+    for term in terms[1:]:
+        total = total + term
+    return total
 
 
 def across(z: Vec) -> tuple[Vec, Vec]:

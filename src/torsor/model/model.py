@@ -28,7 +28,7 @@ from torsor.model.builder import AXIAL, GRAVITY, Builder, Links, as_row, assembl
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
 from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Visual, check_extras
-from torsor.model.freedoms import DEFAULTS, check_freedoms, filled
+from torsor.model.freedoms import DEFAULTS, check_freedoms, coordinate_bounds, filled
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.locked import locked
 from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
@@ -36,7 +36,7 @@ from torsor.model.parameters import coupling_matrix, inertial_parameters, with_i
 from torsor.model.portable import product, turned
 from torsor.model.screws import screw_fields
 from torsor.model.units import Units
-from torsor.validate import array, generator, integer_array, real_array, shown
+from torsor.validate import array, flag, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
 
 Array = NDArray[Any]
@@ -795,7 +795,9 @@ class Model:
             q[q_columns] = joint.neutral
         return q
 
-    def random_configuration(self, rng: Any = None, size: int | tuple[int, ...] | None = None) -> Array:
+    def random_configuration(
+        self, rng: Any = None, size: int | tuple[int, ...] | None = None, *, limits: bool = False
+    ) -> Array:
         """Draw random configurations, rotations uniform.
 
         Parameters
@@ -804,11 +806,27 @@ class Model:
             A NumPy Generator or a seed.
         size : int or tuple of int, optional
             Leading axes. Default: one configuration.
+        limits : bool, default False
+            Draw coordinates with limits between these, and set joints that follow others where these put them. What
+            lacks one of its limits is drawn within a turn (or 2 pi m) of the other.
 
         Returns
         -------
         q : (*size, nq) ndarray
-            Angles within half a turn; limits of the joints are not looked at.
+            Angles within half a turn; without `limits`, limits and couplings are not looked at.
+
+        Raises
+        ------
+        ArgumentError
+            The limits of a joint and of one that follows it exclude each other.
+
+        Examples
+        --------
+        >>> import numpy as np, torsor as ts
+        >>> arm = ts.Model.chain(n=3, axis=(0, 1, 0), p=(1, 0, 0), mass=1.0, inertia=(1, 1, 1), lower=-0.5, upper=1.0)
+        >>> q = arm.random_configuration(rng=0, size=1000, limits=True)
+        >>> bool((q > -0.5).all() and (q < 1.0).all())
+        True
         """
         rng = generator("rng", rng)
         batch = () if size is None else batch_shape("size", size, self.nq)
@@ -816,7 +834,14 @@ class Model:
         for joint, q_columns, _ in self.joint_groups:
             shape = (*batch, *q_columns.shape)
             q[..., q_columns] = joint.random(rng, int(np.prod(shape[:-1]))).reshape(shape)
-        return q
+        if not flag("limits", limits):
+            return q
+        lower, upper = coordinate_bounds(self)
+        limited = np.isfinite(lower) | np.isfinite(upper)
+        least = np.where(np.isfinite(lower), lower, upper - 2 * np.pi)[limited]
+        most = np.where(np.isfinite(upper), upper, lower + 2 * np.pi)[limited]
+        q[..., limited] = rng.uniform(least, most, (*batch, len(least)))
+        return np.clip(self.coupled(q), lower, upper) if self.couplings else q
 
     def integrate(self, q: ArrayLike, dv: ArrayLike) -> Array:
         """Move from a configuration with a constant velocity for unit time: q [+] dv.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.dense import inverse
-from torsor.errors import ArgumentError, ModelWarning, SingularError
+from torsor.errors import ArgumentError, SingularError, warn_caller
 from torsor.lie import hat
 from torsor.model.model import Model
 
@@ -45,7 +44,7 @@ def warn_of_invented_masses(model: Model) -> None:
     for note in model.notes:
         if note.kind == "invented":
             words = "forces, accelerations and energies of it mean nothing; give its links masses"
-            warnings.warn(f"{model!r}: {note}; {words}", ModelWarning, stacklevel=6)
+            warn_caller(f"{model!r}: {note}; {words}")
 
 
 def check_regular(names: Sequence[str], mass: Array, inertia: Array) -> None:

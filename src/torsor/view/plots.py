@@ -34,11 +34,12 @@ MOST_NUMBERS = 5_000_000  # of all curves together: with very many coordinates, 
 MOST_CURVES = 300  # in one panel; of more coordinates, evenly chosen ones
 FLAT = 0.02  # of the range of the energies: a sum that changes less is drawn on its own
 NEAR = 0.05  # of the range of a joint: its limits are drawn if it comes so close to them
-STILL = 1e-7  # degrees or radians: smaller angles are rounding errors, and are drawn as zero
 APART = 0.085  # of the height of a panel: the least distance of labels
 
 QUANTITIES = ("q", "v", "a", "tau", "energy")
 ANGLE, LENGTH, NUMBER = "rad", "m", "–"
+# Smaller coordinates (degrees, radians, lengths) are rounding errors: drawn as zero, in the middle of such a range.
+STILL = {ANGLE: (1e-7, 1.0), LENGTH: (1e-14, 0.05)}
 # what an axis says, by quantity and by the unit of the coordinate; {0} are the units of the model
 MEASURES = {
     "q": {ANGLE: "angle, rad", LENGTH: "position, {0.length}", NUMBER: "quaternion"},
@@ -155,9 +156,10 @@ def _draw_panel(ax: Axes, panel: Panel, t: Array, x: Array, units: str, theme: s
     if len(y) > MOST_LABELS:
         _crowd(ax, t, y, [curve.name for curve in panel.curves])
         return
+    smallest, half = STILL.get(panel.unit, (0.0, 1.0))
+    if panel.quantity == "q" and np.abs(y).max() < smallest:
+        ax.set_ylim(-half, half)  # which curves do not change
     _draw_curves(ax, t, y, [curve.name for curve in panel.curves], theme)
-    if panel.unit == ANGLE and panel.quantity == "q" and np.abs(y).max() < STILL:
-        ax.set_ylim(-1, 1)
     for curve, own, (colour, _) in zip(panel.curves, y, lines(theme)):
         _draw_limits(ax, own, scale * curve.limits[0], scale * curve.limits[1], colour)
 

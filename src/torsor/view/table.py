@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from torsor.dynamics.sweep_steps import written
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torsor.ensembles.study import Study
     from torsor.model.model import Model
 
+VALUES = "white-space: pre; text-align: left; vertical-align: top; font-family: monospace"  # columns of matrices align
 MOST_ROWS = 40  # bodies or steps of a table; of more, the first ones
 
 
@@ -48,24 +50,30 @@ def of_study(study: Study) -> str:
 
 
 def of_steps(title: str, steps: Sequence[SweepStep]) -> str:
-    """A row per step: what it received, read, kept and handed on, with the values."""
+    """A row per step: what it received, read, kept and handed on, with the values; above those of a sweep, its law."""
 
     def row(step: SweepStep) -> list[str]:
         where = step.body if step.freedom is None else f"{step.body}, from freedom {step.freedom}"
-        parts = ("\n".join(f"{name} =\n{written(x)}" for name, x in part.items()) for part in step.parts.values())
-        return [f"{step.number} {step.sweep}, {step.direction}\n{step.says}", where, *parts]
+        return [
+            where,
+            *("\n".join(f"{name} =\n{written(x)}" for name, x in part.items()) for part in step.parts.values()),
+        ]
+
+    def rows() -> Iterator[list[str]]:
+        for title, found in groupby(steps[:MOST_ROWS], lambda step: f"{step.number} {step.sweep}, {step.direction}"):
+            sweep = list(found)
+            yield [f"{title}\n{sweep[0].says}".rstrip()]
+            yield from map(row, sweep)
 
     more = [f"{len(steps) - MOST_ROWS} more steps"] if len(steps) > MOST_ROWS else []
-    shown = _table(
-        title, ["sweep", "body", "receives", "reads", "keeps", "hands on"], map(row, steps[:MOST_ROWS]), more
-    )
-    return shown.replace("<td>", '<td style="white-space: pre; text-align: left; vertical-align: top">')
+    shown = _table(title, ["body", "receives", "reads", "keeps", "hands on"], rows(), more)
+    return shown.replace("<td", f'<td style="{VALUES}"')
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], more: Sequence[str]) -> str:
     def line(cells: Sequence[Any], kind: str) -> str:
-        return "<tr>" + "".join(f"<{kind}>{escape(str(cell))}</{kind}>" for cell in cells) + "</tr>"
+        wide = f" colspan={len(head)}" if len(cells) == 1 else ""  # a cell alone is as wide as the table
+        return "<tr>" + "".join(f"<{kind}{wide}>{escape(str(cell))}</{kind}>" for cell in cells) + "</tr>"
 
-    body = "".join(line(row, "td") for row in rows)
-    body += "".join(f"<tr><td colspan={len(head)}>... {escape(words)}</td></tr>" for words in more)
+    body = "".join(line(row, "td") for row in (*rows, *([f"... {words}"] for words in more)))
     return f"<table><caption>{escape(title)}</caption><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
