@@ -252,7 +252,8 @@ class Motion:
         if self.law.tracked is None:
             return None
         at, nv = len(self.law.gains), self.model.nv
-        return self.law.values[at : at + nv], self.law.values[at + nv : at + 2 * nv]
+        kp, kd = self.law.values[at : at + nv], self.law.values[at + nv : at + 2 * nv]
+        return self.place(kp), self.place(kd)
 
     def steps(self, step: Step, h: float, given: Mapping[str, Array], times: Sequence[float]) -> Any:
         """Steps of a length from one state to the next; the others are arguments of `StepRun`."""
