@@ -1,6 +1,8 @@
 """Malformed calls are refused by name; odd but good ones are answered like ordinary ones."""
 
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -183,6 +185,13 @@ class Functional:
         if self.device is None:
             raise RuntimeError("unsupported inside vmap")
         return self.device, 0
+
+
+def test_lists_are_read_while_another_thread_loads_masked_arrays(monkeypatch):
+    """NumPy loads them when they are first used: until then the module is there, and empty."""
+    monkeypatch.setitem(sys.modules, "numpy.ma", ModuleType("numpy.ma"))
+    lists = Q[0].tolist(), V[0].tolist(), TAU[0].tolist()
+    assert np.array_equal(ts.forward_dynamics(ARM, *lists), ts.forward_dynamics(ARM, Q[0], V[0], TAU[0]))
 
 
 @pytest.mark.parametrize("device", [None, 1], ids=["no device", "cpu"])
