@@ -190,8 +190,8 @@ class Functional:
 def test_lists_are_read_while_another_thread_loads_masked_arrays(monkeypatch):
     """NumPy loads them when they are first used: until then the module is there, and empty."""
     monkeypatch.setitem(sys.modules, "numpy.ma", ModuleType("numpy.ma"))
-    lists = Q[0].tolist(), V[0].tolist(), TAU[0].tolist()
-    assert np.array_equal(ts.forward_dynamics(ARM, *lists), ts.forward_dynamics(ARM, Q[0], V[0], TAU[0]))
+    lists = Q.tolist(), V.tolist(), TAU.tolist()
+    assert np.array_equal(ts.forward_dynamics(ARM, *lists), ts.forward_dynamics(ARM, Q, V, TAU))
 
 
 @pytest.mark.parametrize("device", [None, 1], ids=["no device", "cpu"])
