@@ -1,6 +1,8 @@
 """Malformed calls are refused by name; odd but good ones are answered like ordinary ones."""
 
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -185,6 +187,13 @@ class Functional:
         return self.device, 0
 
 
+def test_lists_are_read_while_another_thread_loads_masked_arrays(monkeypatch):
+    """NumPy loads them when they are first used: until then the module is there, and empty."""
+    monkeypatch.setitem(sys.modules, "numpy.ma", ModuleType("numpy.ma"))
+    lists = Q.tolist(), V.tolist(), TAU.tolist()
+    assert np.array_equal(ts.forward_dynamics(ARM, *lists), ts.forward_dynamics(ARM, Q, V, TAU))
+
+
 @pytest.mark.parametrize("device", [None, 1], ids=["no device", "cpu"])
 def test_arrays_without_numbers_are_refused_by_name(device):
     x, zero, batch = Functional(device), np.zeros(7), ts.ModelBatch(ARM, mass=ARM.mass[None])
@@ -218,6 +227,14 @@ def test_the_layout_of_memory_does_not_matter(function, layout):
     expected = call(function, arrays)
     result = call(function, converted(arrays, LAYOUTS[layout]))
     assert difference(result.reshape(expected.shape), expected) <= ROUNDING
+
+
+@each_function
+def test_more_states_than_memory_holds_are_refused(function):
+    """Without looking at them: an array that is broadcast takes no memory of its own."""
+    arrays = converted(arguments(function), lambda x: np.broadcast_to(x[:1], (10**13, *x.shape[1:])))
+    with pytest.raises(ts.ArgumentError, match="asks for more than the .* GB of memory"):
+        call(function, arrays)
 
 
 @each_function

@@ -24,7 +24,7 @@ from torsor import (
     zoo,
 )
 from torsor.motion import laws
-from torsor.motion.law import STOP_TIME, collect, felt_inertia
+from torsor.motion.law import STOP_TIME, Part, collect, felt_inertia
 from torsor.motion.laws import CUSHION
 from torsor.motion.motion import Motion
 
@@ -430,6 +430,20 @@ def test_implicit_steps_stop_at_rest_under_any_friction(size):
     assert v[0] == pytest.approx(0.05 / (1 + 1e-3 * size / (0.01 * np.hypot(0.05, CREEP))))
     assert (np.diff(v) <= 0).all()
     assert 0 <= v[-1] < 1e-6
+
+
+def test_a_law_acts_wherever_any_of_its_numbers_does_something(monkeypatch):
+    """A law of the user, whose first number may be zero where its second is not."""
+    monkeypatch.setitem(laws.KINDS, "two springs", (
+        lambda x, v, soft, hard: laws.Action(-((soft + hard) * x), soft + hard), {"soft": 0.0, "hard": 0.0}
+    ))  # fmt: skip
+
+    class TwoSprings:
+        def terms(self, model):
+            return (Part("two springs", (np.array([0.0, 2.0, 0.0]), np.array([3.0, 0.0, 0.0]))),)
+
+    model, q, v = zoo.general_arm(3), np.array([1.0, 2.0, 3.0]), np.zeros(3)
+    assert np.array_equal(torque_of(model, TwoSprings(), 0.0, q, v), [-3.0, -4.0, 0.0])
 
 
 def test_one_computed_torque_acts_at_a_time():

@@ -1,11 +1,15 @@
 """One way through time: `simulate`, `rollout` and `ensemble` take the same steps under every force."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import torsor as ts
 from torsor import zoo
+from torsor.model.extras import Coupling, Extras
 from torsor.model.freedoms import limited_coordinates
+from torsor.model.joints import JOINTS
 from torsor.motion.steps import METHODS
 
 STEP, STEPS = 2e-3, 3
@@ -13,18 +17,34 @@ FAST = 100.0  # rad/s and m/s: the motions tested here are slower
 # Commands that change are read at t + c h, which is rounded in another way if the clock starts at the step; and the
 # numbers of a member are inputs of its code, those of a model may be part of it.
 ROUNDING = 1e-12
+SINGLE = 1e-3  # of the seven digits of float32, 70 links take three
 
 MACHINES = {
     "panda": zoo.panda,
     "humanoid": zoo.humanoid,
     "tree of every joint": lambda: zoo.random_tree(7, 1),
     "arm of 20": lambda: zoo.random_chain(20, 1),
+    "arm of 70": lambda: zoo.random_chain(70, 1),
+    "coupled tree": lambda: coupled(zoo.random_tree(7, 1)),
 }
+
+
+def coupled(model):
+    """With joints that follow others: the prismatic joint the hinge, and the screw the hinge with an offset."""
+    kinds = [JOINTS[code].name for code in model.joint]
+    hinge, slide, screw = (kinds.index(kind) for kind in ("revolute", "prismatic", "helical"))
+    return replace(model, extras=Extras(couplings=(Coupling(slide, hinge, 0.5), Coupling(screw, hinge, -1.5, 0.1))))
 
 
 def push(t, q, v):
     """Of one state or of many."""
     return 0.1 * np.cos(3 * t) - 0.01 * v
+
+
+def shaken(t):
+    """A base that sways and turns."""
+    c, s = np.cos(t), np.sin(t)
+    return np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), np.array([0, 0, 1, s, 0, 0]), np.array([0, 0, 0, c, 0, 0])
 
 
 def bounds(model):
@@ -77,6 +97,13 @@ FORCES = {
     "External, linear": lambda model: ts.External(0.1 * RNG(7).normal(size=(3, model.n, 6)), [0.0, 2 * STEP, 1.0]),
     "Pull": lambda model: ts.Pull(model.names[-1], [0.1, -0.2, 0.3], [0.1, 0.0, 0.2]),
     "a function": lambda model: push,
+    "External, a function": lambda model: ts.External(lambda t, q, v: np.full((*q.shape[:-1], model.n, 6), 0.1 + t)),
+    "MovingBase": lambda model: ts.MovingBase(shaken),
+    "Function": lambda model: ts.Function(push, slopes=lambda t, q, v: (0.0, 0.01)),
+    "Function, a drive": lambda model: ts.Function(push, slopes=lambda t, q, v: (0.0, 0.01), drive=True),
+    "ComputedTorque, hold": lambda model: ts.ComputedTorque(model.neutral(), 30.0, 3.0),
+    "ComputedTorque, of another": lambda model: ts.ComputedTorque(
+        motion(model), 30.0, 3.0, replace(model, mass=1.1 * model.mass)),
     "several": lambda model: [push, ts.Friction(0.01), ts.PD(model.neutral(), 5.0, 0.02), wave(model, "linear")],
 }  # fmt: skip
 
@@ -91,31 +118,59 @@ CASES = [
 ]
 
 
-@pytest.mark.thinned(4)
+def starts(model):
+    """Two states near the neutral one."""
+    rng = RNG(0)
+    q0, v0 = model.random_configuration(rng, 2), 0.3 * rng.normal(size=(2, model.nv))
+    q0 = model.integrate(np.tile(model.neutral(), (2, 1)), 0.3 * model.difference(np.tile(model.neutral(), (2, 1)), q0))
+    G = model.coupling_matrix()
+    return model.coupled(q0), v0 @ np.linalg.pinv(G).T @ G.T
+
+
+def test_every_force_is_among_these():
+    public = {name for name in dir(ts) if hasattr(getattr(ts, name), "terms")}
+    assert public == {name.split(", ")[0] for name in FORCES} & public
+
+
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("force", FORCES)
 @pytest.mark.parametrize(("machine", "method"), CASES)
 def test_simulate_rollout_and_ensemble_take_the_same_steps(machine, force, method, tmp_path):
     """Simulations and rollouts to the bit, unless commands change in time."""
-    model, rng = MACHINES[machine](), RNG(0)
-    forces = FORCES[force](model)
-    q0, v0 = model.random_configuration(rng, 2), 0.3 * rng.normal(size=(2, model.nv))
-    q0 = model.integrate(np.tile(model.neutral(), (2, 1)), 0.3 * model.difference(np.tile(model.neutral(), (2, 1)), q0))
+    model = MACHINES[machine]()
+    forces, (q0, v0) = FORCES[force](model), starts(model)
     times = STEP * np.arange(1, STEPS + 1)
     path = ts.rollout(model, q0, v0, steps=STEPS, step=STEP, method=method, forces=forces)
     alone = [ts.simulate(model, *start, duration=times[-1], step=STEP, method=method, forces=forces)
              for start in zip(q0, v0)]  # fmt: skip
-    study = ts.ensemble(model, {"q0": q0, "v0": v0}, n=2, times=times, step=STEP, method=method, forces=forces,
-                        store=tmp_path / "store.zarr")  # fmt: skip
-    rows = study.open()
+    rows = {}  # ensembles know no coupled joints
+    if not model.couplings:
+        rows = ts.ensemble(model, {"q0": q0, "v0": v0}, n=2, times=times, step=STEP, method=method, forces=forces,
+                           store=tmp_path / "store.zarr").open()  # fmt: skip
     assert np.abs(path.v).max() < FAST  # no step is unstable
     same_bits = force not in ("PD, motion", "ComputedTorque", "several") and not IN_TIME & {*force.split(", ")}
     for name in ("q", "v"):
         whole = getattr(path, name)
         single = np.array([getattr(run, name)[1:] for run in alone])
-        members = np.asarray(rows[name]).reshape(whole.shape)
         atol = ROUNDING * np.abs(whole).max()
         np.testing.assert_allclose(single, whole, rtol=0, atol=0.0 if same_bits else atol, err_msg=f"simulate: {name}")
-        np.testing.assert_allclose(members, whole, rtol=0, atol=atol, err_msg=f"ensemble: {name}")
+        if rows:
+            members = np.asarray(rows[name]).reshape(whole.shape)
+            np.testing.assert_allclose(members, whole, rtol=0, atol=atol, err_msg=f"ensemble: {name}")
+
+
+@pytest.mark.thinned(7)
+@pytest.mark.parametrize("force", FORCES)
+@pytest.mark.parametrize(("machine", "method"), CASES)
+def test_rollouts_in_single_precision_take_the_same_steps(machine, force, method):
+    model = MACHINES[machine]()
+    forces, (q0, v0) = FORCES[force](model), starts(model)
+    options = dict(steps=STEPS, step=STEP, method=method, forces=forces)
+    path, single = (ts.rollout(model, q0.astype(x), v0.astype(x), **options) for x in ("d", "f"))
+    for name in ("q", "v"):
+        wanted, found = getattr(path, name), getattr(single, name)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=SINGLE * np.abs(wanted).max(), err_msg=name)
 
 
 TURN = 2 * STEP  # when gains jump

@@ -22,7 +22,7 @@ from torsor.motion import rollout as rollouts
 from torsor.motion.device_run import DeviceRun
 from torsor.motion.driver import Fixed
 from torsor.motion.gpu_rollout import kernel_of
-from torsor.motion.law import collect
+from torsor.motion.law import Part, collect
 from torsor.motion.motion import Motion
 from torsor.motion.steps import METHODS as STEPS_OF
 
@@ -244,6 +244,46 @@ def test_a_law_is_kept_only_as_long_as_its_numbers():
     assert np.abs(free.q - damped.q).max() > 1e-6
     batch = ts.ModelBatch(ARM, damping=np.ones((3, 4)))
     np.testing.assert_allclose(ts.rollout(batch, q, v, **given).q, damped.q, rtol=0, atol=ROUNDING)
+
+
+class Stiffness:
+    """A force whose number is where the law cannot see it change."""
+
+    def __init__(self, where):
+        self.where, self.table, self.inner = where, {"k": 1.0}, type("", (), {"k": 1.0})()
+
+    @property
+    def k(self):
+        return self.table["k"] if self.where == "a dictionary" else self.inner.k
+
+    def terms(self, model):
+        return (Part("spring", (0.0, self.k, 0.0)),)
+
+
+class Slots:
+    """A force without a dictionary of its own."""
+
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+    def terms(self, model):
+        return (Part("spring", (0.0, self.k, 0.0)),)
+
+
+@pytest.mark.parametrize("where", ["a dictionary", "an object", "slots"])
+def test_a_force_of_the_user_acts_with_the_numbers_it_has_now(where):
+    model = zoo.general_arm(3)
+    start, options = np.ones((2, 3)), dict(steps=3, step=1e-2)
+    force = Slots(1.0) if where == "slots" else Stiffness(where)
+    for k in (1.0, 50.0):
+        if where == "slots":
+            force.k = k
+        else:
+            force.table["k"] = force.inner.k = k
+        found = ts.rollout(model, *start, forces=force, **options)
+        assert np.array_equal(found.q, ts.rollout(model, *start, forces=ts.Spring(k), **options).q)
 
 
 def test_batches_of_many_joints_are_those_of_each():

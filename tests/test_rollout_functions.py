@@ -113,9 +113,10 @@ def test_functions_act_on_machines_that_differ():
     "wrong",
     [
         lambda t, q, v: np.zeros(3), lambda t, q, v: np.zeros((2, 4)), lambda t, q, v: "fast", lambda t, q, v: None,
-        lambda t, q, v: [[1.0], [2.0, 3.0]],
+        lambda t, q, v: [[1.0], [2.0, 3.0]], lambda t, q, v: 1j * v, lambda t, q, v: np.full(v.shape, "1"),
+        lambda t, q, v: np.full(v.shape, None), lambda t, q, v: np.ma.array(v, mask=True),
     ],
-    ids=["short", "rows", "a word", "nothing", "ragged"],
+    ids=["short", "rows", "a word", "nothing", "ragged", "complex", "words", "objects", "masked"],
 )  # fmt: skip
 def test_functions_of_the_wrong_shape_are_named(wrong, count):
     q = np.zeros((count, 4) if count else 4)

@@ -64,7 +64,7 @@ def brief(message: object) -> str:
 
 def array(name: str, x: Any) -> Array:
     """x as a NumPy array of any dtype; masked arrays and ragged lists are refused."""
-    if _masked(x):
+    if masked(x):
         raise ArgumentError(f"{name} is a masked array; torsor has no missing values: fill it with x.filled(...)")
     try:
         return np.asarray(x)
@@ -104,14 +104,14 @@ def integer_array(name: str, x: Any, dtype: Any) -> Array:
     return found.astype(dtype, order="C")
 
 
-def _masked(x: Any) -> bool:
-    """Is x a masked array, or a list of such? Before numpy.ma is loaded, which is slow, there can be none."""
-    ma = sys.modules.get("numpy.ma")
-    if ma is None:
+def masked(x: Any) -> bool:
+    """Is x a masked array, or a list of such? Before numpy.ma is loaded, which is slow, there can be none; nor while
+    another thread loads it.
+    """
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if kind is None:
         return False
-    return isinstance(x, ma.MaskedArray) or (
-        isinstance(x, list | tuple) and any(isinstance(row, ma.MaskedArray) for row in x)
-    )
+    return isinstance(x, kind) or (isinstance(x, list | tuple) and any(isinstance(row, kind) for row in x))
 
 
 # ---- numbers ----
@@ -120,7 +120,7 @@ def _masked(x: Any) -> bool:
 def number(name: str, x: Any, *, above: float = -inf, least: float = -inf, infinite: bool = False) -> float:
     """x as one real number, greater than `above` and not less than `least`; finite unless `infinite`."""
     kind = getattr(x, "dtype", None)
-    scalar = kind is not None and np.shape(x) == () and not _masked(x) and np.dtype(kind).kind in "iuf"
+    scalar = kind is not None and np.shape(x) == () and not masked(x) and np.dtype(kind).kind in "iuf"
     if isinstance(x, bool | np.bool_) or not (scalar or isinstance(x, Real)):
         raise ArgumentError(f"{name} must be one real number, not {shown(x)}")
     try:

@@ -137,11 +137,12 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
     if gpu_array(args[0]):
         return _call_on_gpu(what, algorithm, model, state, tuple(given), frame)
     arrays = {name: checked(model, name, x) for name, x in state.items()}
-    batch_axes(model, arrays)
+    batch = batch_axes(model, arrays)
     dtype = np.result_type(*arrays.values())
     if dtype.char not in "df":
         return _reference(algorithm, model, arrays, frame)
     program = program_for(algorithm, model, tuple(given), dtype.char, frame)
+    validate.check_memory(f"{algorithm.name} of {prod(batch)} states", prod((*batch, *program.shape)) * dtype.itemsize)
     split = program.request.split(lambda row: row) if isinstance(algorithm.output, Several) else None
     result = program.rows(*(x.astype(dtype, copy=False) for x in arrays.values()))
     may_be_singular = algorithm.inverts and model.has_degenerate_bodies
@@ -328,6 +329,7 @@ def checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
     array = shaped(model, name, x)
     name = COTANGENT if name.startswith(COTANGENT) else name
+    validate.check_memory(f"{name} {array.shape}", array.nbytes)  # an array that is broadcast may be of any size
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
         raise ArgumentError(f"{name}{where} is {array[tuple(where)]}; every number must be finite")

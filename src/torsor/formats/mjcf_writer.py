@@ -28,12 +28,13 @@ WHOLE = {"spherical": ("damping", "friction", "armature", "stiffness"), "free": 
 FIELDS = {"damping": "damping", "friction": "frictionloss", "armature": "armature", "stiffness": "stiffness"} | {
     "rest": "springref"
 }
+SINGLE = (*FIELDS, "lower", "upper", "effort")  # what a joint of one freedom has
 
 
 def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
     """The content of a file, and what it does not say."""
     carried = _carried(model)
-    draft = Draft(model, path, "MJCF", WHOLE, ("speed",))
+    draft = Draft(model, path, "MJCF", SINGLE, WHOLE)
     _check(model, carried)
     root = Element("mujoco", model=model.name)
     SubElement(root, "compiler", angle="radian", autolimits="true", balanceinertia="false")

@@ -31,13 +31,14 @@ TYPES = {"revolute": "continuous", "prismatic": "prismatic", "spherical": "spher
 DYNAMICS = {"damping": "damping", "friction": "friction", "spring_stiffness": "stiffness", "spring_reference": "rest"}
 ALIKE = ("damping", "friction", "stiffness", "armature")  # what a joint of several freedoms has, one number for all
 LIMITS = {"effort": "effort", "velocity": "speed", "lower": "lower", "upper": "upper"}
+SINGLE = (*DYNAMICS.values(), *LIMITS.values(), "armature")  # what a joint of one freedom has
 UPPER = np.triu_indices(3)
 DRAKE = "http://drake.mit.edu"
 
 
 def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
     """The content of a file, and what it does not say."""
-    draft = Draft(model, path, "URDF", dict.fromkeys(("spherical", "planar", "free"), ALIKE))
+    draft = Draft(model, path, "URDF", SINGLE, dict.fromkeys(("spherical", "planar", "free"), ALIKE))
     root = Element("robot", {"name": model.name, "xmlns:drake": DRAKE})
     names = {-1: _root_name(model), **dict(enumerate(draft.names))}
     links = {i: SubElement(root, "link", name=name) for i, name in names.items()}

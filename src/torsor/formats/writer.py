@@ -52,13 +52,13 @@ class Primitive(NamedTuple):
 class Draft:
     """A file in the making.
 
+    single   the fields of a joint of one freedom that the format has
     whole    the joints of several freedoms that the format has -> the fields of which it has one number for all
-    unknown  the fields that it does not have at all
     """
 
-    def __init__(self, model: Model, path: str | Path, form: str, whole: Mapping[str, Collection[str]],
-                 unknown: Collection[str] = ()):  # fmt: skip
-        self.model, self.whole, self.unknown = model, whole, unknown
+    def __init__(self, model: Model, path: str | Path, form: str, single: Collection[str],
+                 whole: Mapping[str, Collection[str]]):  # fmt: skip
+        self.model, self.single, self.whole = model, single, whole
         self.folder, self.folders = os.path.dirname(os.path.abspath(path)), Folders(path)
         self.losses: list[str] = []
         self._lost: dict[str, list[str]] = {}
@@ -93,7 +93,7 @@ class Draft:
         for k, (kind, axis) in enumerate(parts):
             values = {key: float(x[k]) for key, x in known.items() if x[k] != DEFAULTS[key]}
             own = name if len(parts) == 1 else unused(f"{name}/{joint.coordinates[k][0]}", self.joint_names)
-            lost = {key for key in values if key in self.unknown or (key == "rest" and "stiffness" not in values)}
+            lost = {key for key in values if key not in self.single or (key == "rest" and "stiffness" not in values)}
             self._lose(own, lost)
             values = {key: x for key, x in values.items() if key not in lost}
             found.append(Primitive(own, kind, model.axis[i] if axis is None else axis, values))

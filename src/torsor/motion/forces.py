@@ -56,6 +56,8 @@ Scalars = Sequence[Scalar]
 class _Data:
     """A force whose parameters are data."""
 
+    reads_its_fields = True  # what it does depends on its fields alone, and on functions among them (`law.content`)
+
     def __new__(cls, *given: Any, **named: Any) -> Any:
         if given and isinstance(given[0], Model):
             raise ArgumentError(f"{cls.__name__} binds to the model on which it acts: leave out the model")

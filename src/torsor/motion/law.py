@@ -338,7 +338,7 @@ def broadcasting(what: str) -> Iterator[None]:
 def collect(machine: Model | ModelBatch, forces: Any = (), own: bool = True) -> Law:
     """The law of forces on a model or a batch; `own`: with what the joints do by themselves.
 
-    The last law is kept with the machine for as long as its forces have the same numbers.
+    The last law is kept with the machine for as long as its forces are of torsor and have the same numbers.
     """
     given = force_list(forces)
     if not own:
@@ -370,16 +370,22 @@ def force_list(forces: Any) -> tuple[Any, ...]:
 
 
 def content(x: Any) -> Any:
-    """All numbers that a law depends on, as something that can be compared."""
+    """All numbers that a law depends on, as something that can be compared.
+
+    A function is compared by identity: it is called when it is needed. What else could change without being seen, such
+    as what a force of the user reads, is equal to nothing.
+    """
     if isinstance(x, np.ndarray | np.generic):
         return x.shape, x.dtype.str, x.tobytes()
     if isinstance(x, Model):
         return x.key
-    if hasattr(x, "terms"):
+    if getattr(x, "reads_its_fields", False):
         return type(x), *(content(value) for value in vars(x).values())
     if isinstance(x, list | tuple):
         return tuple(map(content, x))
-    return x if isinstance(x, int | float | str | None) else _Same(x)
+    if isinstance(x, int | float | str | None):
+        return x
+    return _Same(x) if callable(x) and not hasattr(x, "terms") else _Never()
 
 
 class _Same:
@@ -390,6 +396,15 @@ class _Same:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and self.x is other.x
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Never:
+    """Equal to nothing."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -592,7 +607,8 @@ def _joined(numbers: Sequence[Array]) -> Array:
 def _where(kind: str, numbers: Array) -> Array:
     """The freedoms at which a part does something."""
     idle = np.array([*KINDS[kind][1].values()])
-    named = {"spring": (1, 2), "friction": (0,), "stops": (0, 1)}.get(kind, (0,))
+    own = {"spring": (1, 2), "friction": (0,), "stops": (0, 1), "effort": (0,), "speed": (0,)}
+    named = own.get(kind, range(len(idle)))
     used = [numbers[..., k, :] != idle[k] for k in named]
     return np.flatnonzero(np.any([x.reshape(-1, x.shape[-1]).any(axis=0) for x in used], axis=0))
 

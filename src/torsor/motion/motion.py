@@ -251,7 +251,7 @@ class Motion:
         """(kp, kd) of computed torques: M(q) kp and M(q) kd are their stiffness and damping."""
         if self.law.tracked is None:
             return None
-        kp, kd = (self.law.values[place] for place in self.law.layout.tracking)
+        kp, kd = (self.place(self.law.values[place]) for place in self.law.layout.tracking)
         return kp, kd
 
     def steps(self, step: Step, h: float, given: Mapping[str, Array], times: Sequence[float]) -> Any:

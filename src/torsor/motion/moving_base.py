@@ -47,6 +47,7 @@ class MovingBase:
     """
 
     motion: BaseMotion
+    reads_its_fields = True  # `law.content`
 
     def __post_init__(self) -> None:
         function("motion", self.motion)

@@ -23,6 +23,7 @@ from torsor.later import Later
 from torsor.model.freedoms import limited_coordinates
 from torsor.motion.law import Called
 from torsor.motion.lowering import FOUND, OTHERS, Ask, Lowered, Step, gains_by_freedom
+from torsor.validate import masked
 
 if TYPE_CHECKING:
     from torsor.backends.llvm import LLVMWriter
@@ -296,10 +297,7 @@ def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bo
 def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
     """The torques of a function, with the shape of v."""
     try:
-        found = term.torque(t, q, v)
-        if found is None or isinstance(found, np.ma.MaskedArray):
-            raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
-        return np.broadcast_to(np.asarray(found, dtype=float), v.shape)
+        return _reals(term.torque(t, q, v), v.shape)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"the force {_name(term.torque)} must be a function of t, q and v that gives {v.shape} numbers for "
@@ -307,11 +305,20 @@ def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
         ) from error
 
 
+def _reals(found: Any, shape: tuple[int, ...]) -> Array:
+    """What a function gives as real numbers of this shape: of a complex number, no part is left out."""
+    if found is None or masked(found):
+        raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
+    if (x := np.asarray(found)).dtype.kind not in "biuf":
+        raise TypeError(f"it gives numbers of dtype {x.dtype}")
+    return np.broadcast_to(x.astype(float, copy=False), shape)
+
+
 def slopes_by(slopes: Callable[..., Any], t: float, q: Array, v: Array) -> Array:
     """The stiffness and the damping of a function, (2, ...), each with the shape of v."""
     try:
         stiffness, damping = slopes(t, q, v)
-        found = np.stack([np.broadcast_to(np.asarray(x, dtype=float), v.shape) for x in (stiffness, damping)])
+        found = np.stack([_reals(x, v.shape) for x in (stiffness, damping)])
         if not np.isfinite(found).all() and np.isfinite(q).all() and np.isfinite(v).all():
             raise ValueError("a number is not finite")
     except (TypeError, ValueError) as error:
