@@ -34,7 +34,7 @@ from torsor.molecule.methods import HybridMonteCarlo
 from torsor.molecule.mover import Forces, Mover
 from torsor.molecule.results import backbone, dihedrals
 from torsor.molecule.run import Setting, generators
-from torsor.molecule.tree import mass_points
+from torsor.molecule.tree import mass_points, torsion_tree
 
 TRPCAGE = Path(__file__).parents[1] / "tests" / "molecules" / "1l2y.pdb"
 SEQUENCE = "NLYIQWLKDGGPSSGRPPPS"  # Trp-cage's, repeated for longer chains
@@ -95,10 +95,9 @@ def identities() -> Rows:
 
 
 def counted(tree: molecule.Torsions) -> Any:
-    from torsor.molecule.tree import divide
-
-    structure = tree.molecule.structure.without(tree.cut)
-    return mass_points(divide(structure, tree.rotors, tree.molecule.mass), tree.molecule.mass)
+    one = tree.molecule
+    found = torsion_tree(one.structure.without(tree.cut), one.positions, one.mass, tree.soft)
+    return mass_points(found.bodies, found.points.body, one.mass)
 
 
 def by_columns(tree: molecule.Torsions, q: np.ndarray) -> float:

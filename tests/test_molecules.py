@@ -17,10 +17,10 @@ from torsor.molecule.mover import Mover
 from torsor.molecule.page import secondary_structure
 from torsor.molecule.prepare import residues_of
 from torsor.molecule.results import dihedrals
-from torsor.molecule.rotors import rotors
+from torsor.molecule.soft import soft_bonds
 from torsor.molecule.run import Setting, generators
 from torsor.molecule.structure import Residue, Structure
-from torsor.molecule.tree import torsion_model
+from torsor.molecule.tree import torsion_tree
 
 TRPCAGE = Path(__file__).parent / "molecules" / "1l2y.pdb"  # 1L2Y of the PDB, model 1 (Neidigh & al. 2002)
 KT = molecule.BOLTZMANN * 300.0
@@ -48,20 +48,22 @@ def branched():
 def test_bonds_of_rings_and_ends_do_not_turn():
     structure, places, _ = branched()
     assert structure.bridges == {(0, 4), (4, 5), (5, 6), (4, 7), (5, 8), (5, 9), (6, 10), (6, 11)}
-    assert [rotor.bond for rotor in rotors(structure, places)] == [(0, 4), (4, 5), (5, 6)]
+    assert [rotor.bond for rotor in soft_bonds(structure, places)] == [(0, 4), (4, 5), (5, 6)]
     assert structure.parts([(0, 4)]).tolist() == [0, 0, 0, 0, *[1] * 8]
 
 
 def test_neutral_is_where_the_atoms_are():
     structure, places, mass = branched()
-    model, points, _ = torsion_model(structure, places, mass, rotors(structure, places))
+    tree = torsion_tree(structure, places, mass, soft_bonds(structure, places))
+    model, points = tree.model, tree.points
     np.testing.assert_allclose(points.positions(model.neutral()), places, rtol=0, atol=1e-15)
 
 
 def test_torsions_keep_bonds_and_angles_and_turn_dihedrals():
     structure, places, mass = branched()
-    chosen = rotors(structure, places)
-    model, points, parts = torsion_model(structure, places, mass, chosen)
+    chosen = soft_bonds(structure, places)
+    tree = torsion_tree(structure, places, mass, chosen)
+    model, points, parts = tree.model, tree.points, tree.parts
     q = model.random_configuration(0)
     x = points.positions(q)
     for a, b in structure.bonds:
@@ -78,10 +80,10 @@ def test_torsions_keep_bonds_and_angles_and_turn_dihedrals():
 @pytest.mark.parametrize("root", ["centroid", 0, 10])
 def test_shared_masses_leave_the_mass_matrix_alone(root):
     structure, places, mass = branched()
-    chosen = rotors(structure, places)
+    chosen = soft_bonds(structure, places)
     matrices = []
     for share in (True, False):
-        model, _, _ = torsion_model(structure, places, mass, chosen, root=root, share=share)
+        model = torsion_tree(structure, places, mass, chosen, root=root, share=share).model
         q = model.neutral()
         q[7:] = (0.7, -1.1, 2.0)
         matrices.append(ts.mass_matrix(model, q))
@@ -91,7 +93,8 @@ def test_shared_masses_leave_the_mass_matrix_alone(root):
 def test_log_det_is_that_of_cartesian_columns():
     """det of sum m J_i' J_i, its columns by differences of positions: no sweep and no inertia."""
     structure, places, mass = branched()
-    model, points, _ = torsion_model(structure, places, mass, rotors(structure, places))
+    tree = torsion_tree(structure, places, mass, soft_bonds(structure, places))
+    model, points = tree.model, tree.points
     q, h, columns = model.random_configuration(3), 1e-3, []
     for along in np.eye(model.nv):
         near, far = (
@@ -117,7 +120,7 @@ def test_rods_are_refused_by_name():
     pair = Structure(["N1", "N2"], ["N", "N"], [Residue("N2", "1", "", {"N1": 0, "N2": 1})], np.zeros(2, int),
                      np.array([[0, 1]]))  # fmt: skip
     with pytest.raises(ts.ModelError, match=r"N21\.N1"):
-        torsion_model(pair, np.array([[0, 0, 0], [0.1, 0, 0]]), np.ones(2), [])
+        torsion_tree(pair, np.array([[0, 0, 0], [0.1, 0, 0]]), np.ones(2), [])
 
 
 # Laws ------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 The energy of a replica at the temperature T is
 
-    H = p^T M(q)^-1 p / 2 + U(q) + (kT/2) log det M(q),
+    H = p^T M(q)^-1 p / 2 + U(q) + (kT/2) (log det M(q) - log det G(q)),
 
 the last term being Fixman's potential, if it is on. Rigid bonds and angles would give the weight sqrt(det M) to places;
-Fixman's potential removes it, so that torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974). Closed S-S
+Fixman's potential removes it, so that torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974). det G is
+the volume of places (`tree.Volume`): soft angles and lengths have the distribution exp(-U/kT) r^2 sin theta. Closed S-S
 bonds have a weight of their own, det(G M^-1 G^T)^(1/2), which is left as it is (`closures.py`).
 """
 
@@ -31,7 +32,7 @@ from torsor.validate import real_array
 
 @dataclass(frozen=True)
 class Forces:
-    """At configurations: U (B,), its torques tau (B, nv), log det M (B,) and its gradient (B, nv)."""
+    """At configurations: U (B,), its torques tau (B, nv), log det M - log det G (B,) and its gradient (B, nv)."""
 
     U: Array
     tau: Array
@@ -102,7 +103,12 @@ class Mover:
             tau = self.torsions.points.torques(q, f)
         if not self.fixman:
             return Forces(U, tau, np.zeros_like(U), np.zeros_like(tau))
-        return Forces(U, tau, self._log_det(q), self._gradient(q))
+        log_det, gradient = self._log_det(q), self._gradient(q)
+        if self.torsions.volume:
+            room, (columns, slopes) = self.torsions.volume(q)
+            log_det = log_det - room
+            gradient[:, columns] -= slopes
+        return Forces(U, tau, log_det, gradient)
 
     def total(self, at: Forces) -> Array:
         """All torques, with Fixman's."""
