@@ -27,6 +27,7 @@ KT = molecule.BOLTZMANN * 300.0
 ROUNDING = 1e-13
 # chi^2 of a right law exceeds this share of its distribution once in a thousand seeds; the seed is fixed
 UNLIKELY = 0.999
+FEWEST = 5.0  # samples in a bin, for chi^2 to have its distribution
 
 
 def branched():
@@ -133,7 +134,8 @@ def fit(samples, weight, bins=24):
     inside = edges[:-1, None] + (np.arange(20) + 0.5) / 20 * np.diff(edges)[:, None]
     expected = weight(inside).mean(1)
     expected *= count.sum() / expected.sum()
-    return chi2_law.cdf(((count - expected) ** 2 / expected).sum(), bins - 1)
+    enough = expected > FEWEST
+    return chi2_law.cdf(((count - expected) ** 2 / expected)[enough].sum(), enough.sum() - 1)
 
 
 def rigid(tree):
