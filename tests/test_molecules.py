@@ -341,6 +341,25 @@ def test_a_replica_that_fails_is_its_own_affair():
     assert np.isfinite(moved.p).all()
 
 
+def test_steps_without_a_solution_are_halved_and_lead_home():
+    """A chain that turns too fast: the equations of a step have no solution, those of half of it do."""
+    tree, replicas, h = polymers.freely_rotating(6), 4000, 0.045
+    setting = Setting(replicas=replicas, seed=1)
+    mover = Mover(tree, None, setting.kT(0.0), fixman=False)
+    start = np.tile(tree.model.neutral(), (replicas, 1))
+    start[:, 7:] = np.random.default_rng(0).uniform(-np.pi, np.pi, (replicas, 3))
+    walkers = mover.start(start, generators(setting, 0))
+    whole = mover.drift(walkers.q, walkers.p, walkers.x, h)
+    moved, good = mover.drifted(walkers, h)
+    np.testing.assert_array_equal(moved.q[whole.settled], whole.q[whole.settled])
+    halved = good & ~whole.settled
+    assert halved.sum() > 10
+    assert (~good).sum() < 0.3 * (~whole.settled).sum()
+    back, again = mover.drifted(type(moved)(moved.q, -moved.p, -moved.x, moved.at), h)
+    assert again[halved].all()
+    np.testing.assert_allclose(back.q[halved], walkers.q[halved], rtol=0, atol=1e-7)  # 1e-7: where Newton stops
+
+
 def disulfide():
     """A loop of carbons closed by an S-S bond: zigzag in a plane, every second atom lifted."""
     n = 9

@@ -26,7 +26,7 @@ from torsor.molecule.closures import Closures
 from torsor.molecule.forcefields import Potential
 from torsor.molecule.molecule import Torsions, nearest_atoms
 from torsor.molecule.structure import Array
-from torsor.motion.rattle import Drift
+from torsor.motion.rattle import Drift, Drifted
 from torsor.validate import real_array
 
 
@@ -158,7 +158,25 @@ class Mover:
             q, p, x, settled = self.closures.drifted(s.q, s.p, s.x, h, self.drift)
         else:
             q, p, x, settled = self.drift(s.q, s.p, s.x, h)
+            if not settled.all():
+                self._halve(s, h, Drifted(q, p, x, settled))
         return Walkers(q, p, x, s.at), settled & np.isfinite(p).all(-1)
+
+    def _halve(self, s: Walkers, h: Array | float, found: Drifted) -> None:
+        """Two drifts of half the length for replicas whose drift has no solution, in place.
+
+        Where bodies turn fast, the equations of a step have a fold, and no solution beyond it. The rule leads home, as
+        exact laws need it, if the whole drift has no solution from the end backwards, either; other replicas fail.
+        """
+        rows = np.flatnonzero(~found.settled & np.isfinite(s.p).all(-1))
+        half = np.broadcast_to(np.asarray(h, float), found.settled.shape)[rows] / 2
+        one = self.drift(s.q[rows], s.p[rows], s.x[rows], half)
+        two = self.drift(one.q, one.p, one.x, half)
+        back = self.drift(two.q, -two.p, -two.x, 2 * half)
+        good = one.settled & two.settled & ~back.settled
+        for whole, part in zip(found[:3], two[:3]):
+            whole[rows[good]] = part[good]
+        found.settled[rows[good]] = True
 
     def kicked(self, s: Walkers, h: Array) -> Walkers:
         return Walkers(s.q, s.p + h[..., None] * self.total(s.at), s.x, s.at)
