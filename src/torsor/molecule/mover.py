@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,10 @@ from torsor.validate import real_array
 
 @dataclass(frozen=True)
 class Forces:
-    """At configurations: U (B,), its torques tau (B, nv), log det M - log det G (B,) and its gradient (B, nv)."""
+    """At configurations: U (B,), its torques tau (B, nv), and the gradient (B, nv) of log det M - log det G."""
 
     U: Array
     tau: Array
-    log_det: Array
     gradient: Array
 
 
@@ -96,23 +96,31 @@ class Mover:
 
     def at(self, q: Array) -> Forces:
         """What acts at configurations (B, nq), in one call of the potential."""
-        U, tau = np.zeros(len(q)), np.zeros((len(q), self.model.nv))
-        if self.potential is not None:
+        if self.potential is None:
+            U, tau = np.zeros(len(q)), np.zeros((len(q), self.model.nv))
+        else:
             self.force_calls += len(q)
             U, f = self.potential(self.torsions.positions(q))
             tau = self.torsions.points.torques(q, f)
+        return Forces(U, tau, self._slope(q) if self.fixman else np.zeros_like(tau))
+
+    def log_det(self, q: Array) -> Array:
+        """log det M - log det G, (B,); zero without Fixman's potential."""
         if not self.fixman:
-            return Forces(U, tau, np.zeros_like(U), np.zeros_like(tau))
-        log_det, gradient = self._log_det(q), self._gradient(q)
+            return np.zeros(len(q))
+        return self._log_det(q) - self.torsions.volume(q)[0] if self.torsions.volume else self._log_det(q)
+
+    def _slope(self, q: Array) -> Array:
+        """The gradient of `log_det`."""
+        gradient = self._gradient(q)
         if self.torsions.volume:
-            room, (columns, slopes) = self.torsions.volume(q)
-            log_det = log_det - room
+            _, (columns, slopes) = self.torsions.volume(q)
             gradient[:, columns] -= slopes
-        return Forces(U, tau, log_det, gradient)
+        return gradient
 
     def total(self, at: Forces) -> Array:
         """All torques, with Fixman's."""
-        return at.tau - self.kT[:, None] / 2 * at.gradient
+        return at.tau - self.kT[:, None] / 2 * at.gradient if self.fixman else at.tau
 
     def velocities(self, s: Walkers) -> Array:
         return self._solve(s.q, s.p)
@@ -123,7 +131,7 @@ class Mover:
 
     def energy(self, s: Walkers) -> Array:
         """(B,) H, with Fixman's potential."""
-        return self.kinetic(s) + s.at.U + self.kT / 2 * s.at.log_det
+        return self.kinetic(s) + s.at.U + self.kT / 2 * self.log_det(s.q)
 
     # ---- beginnings ----
 
@@ -160,7 +168,7 @@ class Mover:
             q, p, x, settled = self.drift(s.q, s.p, s.x, h)
             if not settled.all():
                 self._halve(s, h, Drifted(q, p, x, settled))
-        return Walkers(q, p, x, s.at), settled & np.isfinite(p).all(-1)
+        return Walkers(q, p, x, s.at), settled
 
     def _halve(self, s: Walkers, h: Array | float, found: Drifted) -> None:
         """Two drifts of half the length for replicas whose drift has no solution, in place.
@@ -178,34 +186,36 @@ class Mover:
             whole[rows[good]] = part[good]
         found.settled[rows[good]] = True
 
-    def kicked(self, s: Walkers, h: Array) -> Walkers:
-        return Walkers(s.q, s.p + h[..., None] * self.total(s.at), s.x, s.at)
+    def kicked(self, s: Walkers, h: Array | float) -> Walkers:
+        return Walkers(s.q, s.p + (h if isinstance(h, float) else h[:, None]) * self.total(s.at), s.x, s.at)
 
     def step(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
         """Kick - drift - kick: one call of the potential. Replicas that fail stay where they were."""
-        h = np.asarray(h, float)
         moved, good = self.drifted(self.kicked(s, h / 2), h)
         return self._landed(s, moved, good, h)
 
     def langevin_step(self, s: Walkers, h: float, keep: float,
                       generators: Sequence[np.random.Generator]) -> tuple[Walkers, Array]:  # fmt: skip
         """BAOAB: kick, half a drift, p <- keep p + noise, half a drift, kick (B. Leimkuhler, C. Matthews, 2013)."""
-        half = np.asarray(h) / 2
+        half = h / 2
         moved, good = self.drifted(self.kicked(s, half), half)
         noise = np.sqrt(self.kT * (1 - keep**2))[:, None] * self.noise(moved.q, generators)
         p = keep * moved.p + noise
         moved, again = self.drifted(Walkers(moved.q, p, self._solve(moved.q, p), moved.at), half)
-        return self._landed(s, moved, good & again, np.asarray(h))
+        return self._landed(s, moved, good & again, h)
 
-    def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array) -> tuple[Walkers, Array]:
+    def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array | float) -> tuple[Walkers, Array]:
         """The forces at the new places, and the second kick."""
+        settled = bool(good.all())
         # a place that means nothing is not shown to the potential
-        q = moved.q if good.all() else np.where(good[:, None], moved.q, before.q)
+        q = moved.q if settled else np.where(good[:, None], moved.q, before.q)
         at = self.at(q)
-        good = good & np.isfinite(at.U) & np.isfinite(at.tau).all(-1)
         after = self.kicked(Walkers(moved.q, moved.p, moved.x, at), h / 2)
         if self.closures:
             after = replace(after, p=self.closures.projected(q, after.p))
+        if settled and isfinite(at.U.sum() + after.p.sum()):
+            return after, good
+        good = good & np.isfinite(at.U) & np.isfinite(after.p).all(-1)
         self.unsettled += int((~good).sum())
         return after.where(good, before), good
 
