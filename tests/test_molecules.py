@@ -1,5 +1,6 @@
 """Molecules: torsion trees, their statistics, restart, files. What needs OpenMM is skipped where it is missing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -299,7 +300,7 @@ def test_fifty_steps_and_back():
     first = mover.start(np.tile(tree.model.neutral(), (3, 1)), generators(setting, 0))
     walkers = first
     for sign in (1, -1):
-        walkers = type(walkers)(walkers.q, sign * walkers.p, sign * walkers.x, walkers.at)
+        walkers = replace(walkers, p=sign * walkers.p, x=sign * walkers.x)
         for _ in range(50):
             walkers, good = mover.step(walkers, 0.005)
             assert good.all()
@@ -355,7 +356,7 @@ def test_steps_without_a_solution_are_halved_and_lead_home():
     halved = good & ~whole.settled
     assert halved.sum() > 10
     assert (~good).sum() < 0.3 * (~whole.settled).sum()
-    back, again = mover.drifted(type(moved)(moved.q, -moved.p, -moved.x, moved.at), h)
+    back, again = mover.drifted(replace(moved, p=-moved.p, x=-moved.x), h)
     assert again[halved].all()
     np.testing.assert_allclose(back.q[halved], walkers.q[halved], rtol=0, atol=1e-7)  # 1e-7: where Newton stops
 
@@ -380,7 +381,7 @@ def test_disulfides_stay_closed_and_lead_home():
     mover = Mover(tree, Springs(), setting.kT(0.0))
     first = walkers = mover.start(np.tile(tree.model.neutral(), (3, 1)), generators(setting, 0))
     for sign in (1, -1):
-        walkers = type(walkers)(walkers.q, sign * walkers.p, sign * walkers.x, walkers.at)
+        walkers = replace(walkers, p=sign * walkers.p, x=sign * walkers.x)
         for _ in range(40):
             walkers, good = mover.step(walkers, 0.004)
             assert good.all()

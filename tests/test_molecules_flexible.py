@@ -1,5 +1,7 @@
 """Molecules whose bond angles and lengths are soft: trees, det M and det G, forces, energy, laws, restart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_molecules import KT, UNLIKELY, Springs, branched, fit
@@ -275,7 +277,7 @@ def test_energy_is_kept_to_second_order_and_steps_lead_home(soft):
     mover = Mover(tree, Bonded(), setting.kT(0.0))
     first = walkers = mover.start(np.tile(tree.model.neutral(), (3, 1)), generators(setting, 0))
     for sign in (1, -1):
-        walkers = type(walkers)(walkers.q, sign * walkers.p, sign * walkers.x, walkers.at)
+        walkers = replace(walkers, p=sign * walkers.p, x=sign * walkers.x)
         for _ in range(50):
             walkers, good = mover.step(walkers, 0.004)
             assert good.all()

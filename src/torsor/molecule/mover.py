@@ -42,12 +42,16 @@ class Forces:
 
 @dataclass(frozen=True)
 class Walkers:
-    """Configurations, momenta, guesses of mean velocities, and what acts there."""
+    """Configurations, momenta, guesses of mean velocities, and what acts there.
+
+    lag    by how much the mean velocity of the last drift differed from the velocity at its beginning
+    """
 
     q: Array
     p: Array
     x: Array
     at: Forces
+    lag: Array
 
     def where(self, chosen: Array, other: Walkers) -> Walkers:
         """These states where `chosen` (B,), else the others."""
@@ -56,16 +60,17 @@ class Walkers:
     def take(self, order: Array) -> Walkers:
         """The rows in another order."""
         at = Forces(*(getattr(self.at, f.name)[order] for f in fields(Forces)))
-        return Walkers(self.q[order], self.p[order], self.x[order], at)
+        return Walkers(self.q[order], self.p[order], self.x[order], at, self.lag[order])
 
     def memory(self) -> dict[str, Array]:
         """All numbers, by name."""
-        return {"q": self.q, "p": self.p, "x": self.x} | {f.name: getattr(self.at, f.name) for f in fields(Forces)}
+        own = {"q": self.q, "p": self.p, "x": self.x, "lag": self.lag}
+        return own | {f.name: getattr(self.at, f.name) for f in fields(Forces)}
 
     @classmethod
     def recalled(cls, memory: dict[str, Array]) -> Walkers:
         at = Forces(*(memory[f.name].copy() for f in fields(Forces)))
-        return cls(memory["q"].copy(), memory["p"].copy(), memory["x"].copy(), at)
+        return cls(memory["q"].copy(), memory["p"].copy(), memory["x"].copy(), at, memory["lag"].copy())
 
 
 def _merged(chosen: Array, one: Any, other: Any) -> Any:
@@ -84,7 +89,8 @@ class Mover:
 
     def __init__(self, torsions: Torsions, potential: Potential | None, kT: Array, fixman: bool = True) -> None:
         self.torsions, self.potential, self.kT, self.fixman = torsions, potential, kT, fixman
-        self.model, self.drift = torsions.model, Drift(torsions.model)
+        self.model = torsions.model
+        self.drift, self.near = Drift(self.model), Drift(self.model, near=True)
         self.closures = Closures(torsions)
         self.force_calls = self.unsettled = 0
         self._noise, self._solve, self._log_det, self._gradient = (
@@ -156,19 +162,19 @@ class Mover:
                 f"replica {k} has no finite forces at its start: {where}. Begin at a minimum: molecule.minimised()"
             )
         zero = np.zeros((len(q), self.model.nv))
-        return self.refreshed(Walkers(q.copy(), zero, zero, at), generators)
+        return self.refreshed(Walkers(q.copy(), zero, zero, at, zero), generators)
 
     # ---- steps ----
 
-    def drifted(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
-        """Free motion for h; and which replicas settled."""
+    def drifted(self, s: Walkers, h: Array | float, near: bool = False) -> tuple[Walkers, Array]:
+        """Free motion for h, and which replicas settled; `near`: s.x is a guess that knows the acceleration."""
         if self.closures:
             q, p, x, settled = self.closures.drifted(s.q, s.p, s.x, h, self.drift)
         else:
-            q, p, x, settled = self.drift(s.q, s.p, s.x, h)
+            q, p, x, settled = (self.near if near else self.drift)(s.q, s.p, s.x, h)
             if not settled.all():
                 self._halve(s, h, Drifted(q, p, x, settled))
-        return Walkers(q, p, x, s.at), settled
+        return Walkers(q, p, x, s.at, s.lag), settled
 
     def _halve(self, s: Walkers, h: Array | float, found: Drifted) -> None:
         """Two drifts of half the length for replicas whose drift has no solution, in place.
@@ -187,7 +193,7 @@ class Mover:
         found.settled[rows[good]] = True
 
     def kicked(self, s: Walkers, h: Array | float) -> Walkers:
-        return Walkers(s.q, s.p + (h if isinstance(h, float) else h[:, None]) * self.total(s.at), s.x, s.at)
+        return Walkers(s.q, s.p + (h if isinstance(h, float) else h[:, None]) * self.total(s.at), s.x, s.at, s.lag)
 
     def step(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
         """Kick - drift - kick: one call of the potential. Replicas that fail stay where they were."""
@@ -197,12 +203,17 @@ class Mover:
     def langevin_step(self, s: Walkers, h: float, keep: float,
                       generators: Sequence[np.random.Generator]) -> tuple[Walkers, Array]:  # fmt: skip
         """BAOAB: kick, half a drift, p <- keep p + noise, half a drift, kick (B. Leimkuhler, C. Matthews, 2013)."""
-        half = h / 2
-        moved, good = self.drifted(self.kicked(s, half), half)
+        half, moved = h / 2, self.kicked(s, h / 2)
+        moved, good = self._lagged(moved, half)
         noise = np.sqrt(self.kT * (1 - keep**2))[:, None] * self.noise(moved.q, generators)
-        p = keep * moved.p + noise
-        moved, again = self.drifted(Walkers(moved.q, p, self._solve(moved.q, p), moved.at), half)
+        moved, again = self._lagged(Walkers(moved.q, keep * moved.p + noise, moved.x, moved.at, moved.lag), half)
         return self._landed(s, moved, good & again, h)
+
+    def _lagged(self, s: Walkers, h: float) -> tuple[Walkers, Array]:
+        """A drift whose mean velocity is guessed by the velocity, and the lag of the drift before it."""
+        v = self.velocities(s)
+        moved, good = self.drifted(Walkers(s.q, s.p, v + s.lag, s.at, s.lag), h, near=True)
+        return Walkers(moved.q, moved.p, moved.x, s.at, moved.x - v), good
 
     def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array | float) -> tuple[Walkers, Array]:
         """The forces at the new places, and the second kick."""
@@ -210,7 +221,7 @@ class Mover:
         # a place that means nothing is not shown to the potential
         q = moved.q if settled else np.where(good[:, None], moved.q, before.q)
         at = self.at(q)
-        after = self.kicked(Walkers(moved.q, moved.p, moved.x, at), h / 2)
+        after = self.kicked(Walkers(moved.q, moved.p, moved.x, at, moved.lag), h / 2)
         if self.closures:
             after = replace(after, p=self.closures.projected(q, after.p))
         if settled and isfinite(at.U.sum() + after.p.sum()):

@@ -43,12 +43,14 @@ class Drifted(NamedTuple):
 class Drift:
     """The free motion of many states of a model over a step; every state is judged alone.
 
+    near             guesses know the acceleration, so that fewer rounds of Newton are taken at first
     rounds, drifts   how many rounds of Newton were taken, in how many drifts of one state
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, near: bool = False) -> None:
         self.model = model
-        self._begin = looped(rattle.drift, model)
+        self._begin = looped(rattle.drift_near if near else rattle.drift, model)
+        self._first = rattle.NEAR_ROUNDS if near else rattle.ROUNDS
         self.rounds = self.drifts = 0
 
     def __call__(self, q: Array, p: Array, x: Array, h: Array | float) -> Drifted:
@@ -58,7 +60,7 @@ class Drift:
         found = self._begin(q, p, x, steps)
         settled = found.change < SETTLED**2
         self.drifts += settled.size
-        self.rounds += rattle.ROUNDS * settled.size
+        self.rounds += self._first * settled.size
         if settled.all():
             return Drifted(found.q, found.p, found.x, settled)
         rows = Drifted(*(np.array(a).reshape(settled.size, -1) for a in (found.q, found.p, found.x, settled)))
