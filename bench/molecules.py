@@ -4,7 +4,8 @@ python bench/molecules.py [PART ...]     writes bench/results/molecules_PART.jso
 
 Needs torsor[molecule] and MDTraj; for the files of proteins MDAnalysis and MDAnalysisTests.
 
-Parts: identities, chains, dipeptide, dipeptide_openmm, gibbs, cartesian, energy, openmm, proteins, costs, speed.
+Parts: identities, chains, soft_angles, soft_energy, dipeptide, dipeptide_openmm, gibbs, cartesian, energy,
+openmm, proteins, costs, speed.
 Trp-cage is 1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
 tests/molecules. The ten proteins are files inside wheels of PyPI: MDAnalysisTests, OpenMM, PDBFixer.
 """
@@ -225,6 +226,85 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
         "largest distance from 1, sigma": float(np.abs((per_replica.mean(0) - 1) / sigma).max()),
         "largest distance from 1": float(np.abs(per_replica.mean(0) - 1).max()),
     }
+
+
+# Soft angles and lengths -------------------------------------------------------------------------------------------
+
+MIDDLE, SPRING = -0.4, 20.0  # the cosine of an angle at rest, and its stiffness in kJ/mol
+ELASTIC = polymers.Elastic(6200.0, SPRING, angle=float(np.degrees(np.arccos(MIDDLE))))
+LIGHT = np.array([40.0, 10.0, 10.0, 40.0])  # amu: det M and det G differ more where the middle of a chain is light
+
+
+def two_angles(tree: molecule.Torsions, cells: int = 200) -> tuple[np.ndarray, ...]:
+    """On a grid of both angles of four atoms: q, the angles, exp(-U/kT) sqrt(det G) and exp(-U/kT) sqrt(det M)."""
+    columns, _, at_zero = tree.volume._angle
+    grid = np.pi * (np.arange(cells) + 0.5) / cells
+    both = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(-1, 2)
+    q = np.tile(tree.model.neutral(), (len(both), 1))
+    q[:, columns.astype(int)] = both - at_zero
+    L = ts.log_det_mass_matrix(tree.model, q)
+    weight = np.exp(-SPRING / 2 * ((np.cos(both) - MIDDLE) ** 2).sum(-1) / KT)
+    return q, grid, weight * np.sin(both).prod(-1), weight * np.exp((L - L.max()) / 2)
+
+
+def bends(x: np.ndarray) -> np.ndarray:
+    """Both angles of four atoms, as numbers from -pi to pi: 2 theta - pi."""
+    t = np.diff(x, axis=-2)
+    t /= np.linalg.norm(t, axis=-1, keepdims=True)
+    return 2 * np.arccos(-(t[..., 1:, :] * t[..., :-1, :]).sum(-1)).ravel() - np.pi
+
+
+def soft_angles(replicas: int = 2500) -> Rows:
+    """Four atoms with soft angles: their law with and without Fixman's potential, by two methods."""
+    beads = polymers.freely_rotating(4, angle=ELASTIC.angle).molecule
+    tree = replace(beads, mass=LIGHT).torsions("chi angle", hydrogen_mass=None)
+    q, grid, stiff, rigid = two_angles(tree)
+
+    def marginal(w: np.ndarray) -> Any:
+        ends = 2 * np.concatenate([[0.0], grid, [np.pi]]) - np.pi
+        density = np.concatenate([[0.0], w.reshape(len(grid), -1).sum(1), [0.0]])
+        return lambda y: np.interp(y, ends, density) + 1e-12 * density.max()
+
+    for fixman in (True, False):
+        right, wrong = (stiff, rigid) if fixman else (rigid, stiff)
+        start = q[np.random.default_rng(1).choice(len(q), replicas, p=wrong / wrong.sum())]
+        common: dict[str, Any] = {
+            "replicas": replicas, "seed": 3, "fixman": fixman, "start": start, "potential": ELASTIC
+        }  # fmt: skip
+        for name, run in (
+            ("HMC", molecule.hmc(tree, 42, step=0.016, steps=12, every=3, **common)),
+            ("BAOAB", molecule.langevin(tree, 8.96, step=0.008, friction=5.0, every=80, **common)),
+        ):
+            samples, c = bends(run.positions[5:]), run.counts
+            row = {
+                "chi2 right": inner_chi2(samples, marginal(right)),
+                "chi2 wrong": inner_chi2(samples, marginal(wrong)),
+                "samples": len(samples),
+            }
+            if name == "HMC":
+                row["unsettled"] = c["unsettled"] / c["trajectories"]
+                row["exp(-dH/kT)"] = c["exp(-dH/kT)"] / (c["trajectories"] - c["unsettled"])
+            yield f"{name}, {'with' if fixman else 'without'} Fixman", row
+
+
+def inner_chi2(samples: np.ndarray, weight: Any, least: float = 20.0) -> float:
+    """Per degree of freedom, over the bins of an angle in which samples are expected."""
+    edges = np.linspace(-np.pi, np.pi, BINS + 1)
+    count, _ = np.histogram(samples, edges)
+    expected = weight(edges[:-1, None] + (np.arange(20) + 0.5) / 20 * np.diff(edges)[:, None]).mean(1)
+    expected *= count.sum() / expected.sum()
+    enough = expected > least
+    return float(((count - expected) ** 2 / expected)[enough].sum() / (enough.sum() - 1))
+
+
+def soft_energy(ps: float = 4.0) -> Rows:
+    """Trp-cage at constant energy, from its minimum with velocities of twice 300 K."""
+    cage = trpcage()
+    for soft, steps in (("angle", (2, 3, 4)), ("angle length", (1, 2))):
+        tree = cage.torsions(f"phi psi omega chi {soft}")
+        for fs in steps:
+            run = molecule.dynamics(tree, ps, step=fs / 1000, every=1, temperature=2 * KELVIN, seed=1, threads=1)
+            yield f"torsion {soft}, {fs} fs", energy_error(run) | {"ps": ps, "freedoms": tree.model.nv}
 
 
 # Alanine dipeptide -----------------------------------------------------------------------------------------------
@@ -649,13 +729,28 @@ def speed() -> Rows:
         yield f"torsor's share, {name}, of the OBC force", share
 
 
-PARTS = (identities, chains, dipeptide, dipeptide_openmm, gibbs, cartesian, energy, openmm, proteins, costs, speed)
+PARTS = (
+    identities,
+    chains,
+    soft_angles,
+    soft_energy,
+    dipeptide,
+    dipeptide_openmm,
+    gibbs,
+    cartesian,
+    energy,
+    openmm,
+    proteins,
+    costs,
+    speed,
+)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     known = {part.__name__: part for part in PARTS}
-    packages = {name: metadata.version(name) for name in ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")}
+    known_packages = ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")
+    packages = {name: metadata.version(name) for name in known_packages if find_spec(name)}
     for name in sys.argv[1:] or known:
         found: dict[str, Any] = {}
         for words, row in known[name]():

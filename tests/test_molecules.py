@@ -18,8 +18,8 @@ from torsor.molecule.mover import Mover
 from torsor.molecule.page import secondary_structure
 from torsor.molecule.prepare import residues_of
 from torsor.molecule.results import dihedrals
-from torsor.molecule.soft import soft_bonds
 from torsor.molecule.run import Setting, generators
+from torsor.molecule.soft import soft_bonds
 from torsor.molecule.structure import Residue, Structure
 from torsor.molecule.tree import torsion_tree
 

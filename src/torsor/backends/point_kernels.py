@@ -125,9 +125,7 @@ body_end:"""
 def _pulled() -> str:
     """sum f, then the rows of sum f p^T, of the points of every body."""
     zero = "<double 0.0, double 0.0, double 0.0, double 0.0>"
-    begin = "".join(
-        f"  %sum{i} = phi <4 x double> [{zero}, %body_begin], [%next{i}, %one]\n" for i in range(3)
-    )
+    begin = "".join(f"  %sum{i} = phi <4 x double> [{zero}, %body_begin], [%next{i}, %one]\n" for i in range(3))
     add = "".join(
         f"  %f{i}_at = getelementptr double, ptr %force, i64 {i}\n  %f{i} = load double, ptr %f{i}_at, align 8\n"
         f"  %lane{i} = insertelement <4 x double> poison, double %f{i}, i32 0\n"

@@ -6,7 +6,7 @@ Units: nm, ps, amu (dalton), kJ/mol, K; angles in rad unless an argument says de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,7 @@ class Torsions:
     points: Points
     soft: tuple[SoftBond, ...]
     cut: tuple[Bond, ...] = ()
-    volume: Volume = Volume()
+    volume: Volume = field(default_factory=Volume)
 
     def __repr__(self) -> str:
         one, model = self.molecule, self.model

@@ -88,7 +88,8 @@ class Mover:
     """
 
     def __init__(self, torsions: Torsions, potential: Potential | None, kT: Array, fixman: bool = True) -> None:
-        self.torsions, self.potential, self.kT, self.fixman = torsions, potential, kT, fixman
+        self.torsions, self.potential, self.fixman = torsions, potential, fixman
+        self.kT = kT
         self.model = torsions.model
         self.drift, self.near = Drift(self.model), Drift(self.model, near=True)
         self.closures = Closures(torsions)
@@ -97,6 +98,14 @@ class Mover:
             looped(a, self.model)
             for a in (square_factor.apply, articulated.mass_solve, articulated.log_det, log_det_gradient)
         )
+
+    @property
+    def kT(self) -> Array:
+        return self._kT
+
+    @kT.setter
+    def kT(self, kT: Array) -> None:
+        self._kT, self._half_kT = kT, kT[:, None] / 2
 
     # ---- what acts ----
 
@@ -126,7 +135,7 @@ class Mover:
 
     def total(self, at: Forces) -> Array:
         """All torques, with Fixman's."""
-        return at.tau - self.kT[:, None] / 2 * at.gradient if self.fixman else at.tau
+        return at.tau - self._half_kT * at.gradient if self.fixman else at.tau
 
     def velocities(self, s: Walkers) -> Array:
         return self._solve(s.q, s.p)
@@ -172,7 +181,7 @@ class Mover:
             q, p, x, settled = self.closures.drifted(s.q, s.p, s.x, h, self.drift)
         else:
             q, p, x, settled = (self.near if near else self.drift)(s.q, s.p, s.x, h)
-            if not settled.all():
+            if np.count_nonzero(settled) < settled.size:
                 self._halve(s, h, Drifted(q, p, x, settled))
         return Walkers(q, p, x, s.at, s.lag), settled
 
@@ -205,8 +214,8 @@ class Mover:
         """BAOAB: kick, half a drift, p <- keep p + noise, half a drift, kick (B. Leimkuhler, C. Matthews, 2013)."""
         half, moved = h / 2, self.kicked(s, h / 2)
         moved, good = self._lagged(moved, half)
-        noise = np.sqrt(self.kT * (1 - keep**2))[:, None] * self.noise(moved.q, generators)
-        moved, again = self._lagged(Walkers(moved.q, keep * moved.p + noise, moved.x, moved.at, moved.lag), half)
+        p = keep * moved.p + np.sqrt(self._half_kT * (2 * (1 - keep**2))) * self.noise(moved.q, generators)
+        moved, again = self._lagged(Walkers(moved.q, p, moved.x, moved.at, moved.lag), half)
         return self._landed(s, moved, good & again, h)
 
     def _lagged(self, s: Walkers, h: float) -> tuple[Walkers, Array]:
@@ -217,7 +226,7 @@ class Mover:
 
     def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array | float) -> tuple[Walkers, Array]:
         """The forces at the new places, and the second kick."""
-        settled = bool(good.all())
+        settled = np.count_nonzero(good) == good.size
         # a place that means nothing is not shown to the potential
         q = moved.q if settled else np.where(good[:, None], moved.q, before.q)
         at = self.at(q)
