@@ -361,7 +361,7 @@ def test_steps_without_a_solution_are_halved_and_lead_home():
     np.testing.assert_allclose(back.q[halved], walkers.q[halved], rtol=0, atol=1e-7)  # 1e-7: where Newton stops
 
 
-def disulfide():
+def disulfide(soft="chi"):
     """A loop of carbons closed by an S-S bond: zigzag in a plane, every second atom lifted."""
     n = 9
     angle = 2 * np.pi * np.arange(n) / n
@@ -371,7 +371,7 @@ def disulfide():
     names = [f"{e}{k}" for k, e in enumerate(elements)]
     structure = Structure(names, elements, [Residue("LOP", "1", "", {name: k for k, name in enumerate(names)})],
                           np.zeros(n, int), np.array([*((k, k + 1) for k in range(n - 1)), (0, n - 1)]))  # fmt: skip
-    return Molecule(structure, places, np.full(n, 14.0)).torsions(hydrogen_mass=None)
+    return Molecule(structure, places, np.full(n, 14.0)).torsions(soft, hydrogen_mass=None)
 
 
 def test_disulfides_stay_closed_and_lead_home():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_molecules import KT, UNLIKELY, Springs, branched, fit
+from test_molecules import KT, UNLIKELY, Springs, branched, disulfide, fit
 
 import torsor as ts
 from torsor import molecule
@@ -343,6 +343,15 @@ def test_a_soft_run_is_continued_exactly(tmp_path):
     assert again.counts == whole.counts
     lengths = np.linalg.norm(again.positions[..., 4, :] - again.positions[..., 5, :], axis=-1)
     assert np.ptp(lengths) > 1e-4
+
+
+@pytest.mark.parametrize("soft", ["chi angle", "chi angle length"])
+def test_disulfides_stay_closed_between_soft_angles(soft):
+    run = molecule.dynamics(disulfide(soft), 0.2, step=0.002, every=5, potential=Springs(), seed=1)
+    assert run.counts["failed steps"] == 0
+    assert run.open_bonds().max() < 1e-10
+    energy = run.potential + run.kinetic
+    assert np.ptp(energy) < 0.01 * np.ptp(run.kinetic)
 
 
 def test_a_peptide_with_soft_angles_is_moved_and_written(tmp_path):

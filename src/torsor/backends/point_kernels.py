@@ -8,6 +8,7 @@ a state have to be contiguous.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -180,9 +181,12 @@ def point_kernels(body: Array, place: Array, n: int) -> tuple[Any, Any]:
     padded = np.append(place[point], np.ones((len(point), 1)), axis=1)
     data = np.array([n, *(table.ctypes.data for table in (start, point, padded))], np.int64)
     shapes = (f"({n},4,4)->({len(body)},3)", f"({len(body)},3)->({n},12)")
-    found = []
-    for work, shape in zip((_placed, _pulled), shapes):
-        loaded = codegen.load(codegen.name_of(f"points|{work.__name__}"), lambda work=work: _module(work()))
-        owned = loaded, data, start, point, padded
-        found.append(gufunc(loaded.address, data.ctypes.data, shape, "float64", work.__name__[1:], "", owned))
-    return found[0], found[1]
+    owned = data, start, point, padded
+    placed, pulled = (_gufunc(work, shape, owned) for work, shape in zip((_placed, _pulled), shapes))
+    return placed, pulled
+
+
+def _gufunc(work: Callable[[], str], shape: str, owned: tuple[Array, ...]) -> Any:
+    """A kernel with its tables; the first one is its data."""
+    loaded = codegen.load(codegen.name_of(f"points|{work.__name__}"), lambda: _module(work()))
+    return gufunc(loaded.address, owned[0].ctypes.data, shape, "float64", work.__name__[1:], "", (loaded, *owned))

@@ -142,7 +142,7 @@ def before(structure: Structure, parts: Parts, b: int, c: int) -> int:
 
 def _bends(structure: Structure, parts: Parts, places: Array, axis: tuple[int, int]) -> bool:
     a = before(structure, parts, *axis)
-    return a >= 0 and np.linalg.norm(normal(places, a, *axis)) > STRAIGHT
+    return a >= 0 and float(np.linalg.norm(normal(places, a, *axis))) > STRAIGHT
 
 
 def normal(places: Array, a: int, b: int, c: int) -> Array:
@@ -178,7 +178,7 @@ class Volume:
 # The model --------------------------------------------------------------------------------------------------------
 
 
-class Body(NamedTuple):
+class BondJoint(NamedTuple):
     """One joint of a tree, and the body behind it, with the axes of the base at first.
 
     motion   "free", "angle", "length", "torsion", or "length torsion"
@@ -211,7 +211,7 @@ class Tree:
     model: Model
     points: Points
     parts: Parts
-    bodies: list[Body]
+    bodies: list[BondJoint]
     soft: list[SoftBond]
     volume: Volume
 
@@ -247,32 +247,32 @@ def torsion_tree(structure: Structure, places: Array, mass: Array, soft: Sequenc
 
 
 def _bodies(structure: Structure, parts: Parts, places: Array, mass: Array, soft: Sequence[SoftBond]
-            ) -> tuple[list[Body], Array]:  # fmt: skip
+            ) -> tuple[list[BondJoint], Array]:  # fmt: skip
     """All joints, parents first; and which body carries each part."""
-    by_bond, bodies, carrier = {one.bond: one for one in soft}, list[Body](), list[int]()
+    by_bond, bodies, carrier = {one.bond: one for one in soft}, list[BondJoint](), list[int]()
     roots = np.flatnonzero(parts.parent < 0)
     for part, (above, (b, c)) in enumerate(zip(parts.parent.tolist(), parts.axis.tolist())):
         if above < 0:
             own = parts.body == part
             centre = np.average(places[own], axis=0, weights=mass[own])
             name = f"root{1 + int(np.searchsorted(roots, part))}" if len(roots) > 1 else "root"
-            bodies.append(Body(-1, "free", np.array([0.0, 0.0, 1.0]), centre, name))
+            bodies.append(BondJoint(-1, "free", np.array([0.0, 0.0, 1.0]), centre, name))
         else:
             one, parent = by_bond[ordered(b, c)], carrier[above]
             if ANGLE in one.motions:
                 a = before(structure, parts, b, c)
                 about, atoms = normal(places, a, b, c), "-".join(structure.names[k] for k in (a, b, c))
                 name = f"{structure.residues[structure.residue[b]]}.{atoms}"
-                bodies.append(Body(parent, ANGLE, about / np.linalg.norm(about), places[b], name, (b, c)))
+                bodies.append(BondJoint(parent, ANGLE, about / np.linalg.norm(about), places[b], name, (b, c)))
                 parent = len(bodies) - 1
             if motion := " ".join(m for m in one.motions if m != ANGLE):
                 along = places[c] - places[b]
-                bodies.append(Body(parent, motion, along / np.linalg.norm(along), places[c], one.name, (b, c)))
+                bodies.append(BondJoint(parent, motion, along / np.linalg.norm(along), places[c], one.name, (b, c)))
         carrier.append(len(bodies) - 1)
     return bodies, np.array(carrier, int)
 
 
-def mass_points(bodies: Sequence[Body], body: Array, mass: Array, share: bool = True) -> list[tuple[Array, Array]]:
+def mass_points(bodies: Sequence[BondJoint], body: Array, mass: Array, share: bool = True) -> list[tuple[Array, Array]]:
     """For each body, the atoms that are counted with it, and with how much of their mass.
 
     body    (n,) the body that carries each atom
@@ -299,7 +299,7 @@ def _rigid(m: Array, r: Array) -> tuple[float, Array, Array]:
     return total, centre, inertia if len(m) > 1 else np.zeros((3, 3))
 
 
-def _volume(structure: Structure, parts: Parts, places: Array, model: Model, bodies: Sequence[Body]) -> Volume:
+def _volume(structure: Structure, parts: Parts, places: Array, model: Model, bodies: Sequence[BondJoint]) -> Volume:
     """Of the angles and lengths of a tree."""
     angle, length = list[tuple[int, int, float]](), list[tuple[int, int, float]]()
     for k, one in enumerate(bodies):
