@@ -4,7 +4,7 @@ python bench/molecules.py [PART ...]     writes bench/results/molecules_PART.jso
 
 Needs torsor[molecule] and MDTraj; for the files of proteins MDAnalysis and MDAnalysisTests.
 
-Parts: identities, chains, soft_angles, soft_energy, dipeptide, dipeptide_openmm, gibbs, cartesian, energy,
+Parts: identities, chains, folds, soft_angles, soft_energy, dipeptide, dipeptide_openmm, gibbs, cartesian, energy,
 openmm, proteins, costs, speed.
 Trp-cage is 1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
 tests/molecules. The ten proteins are files inside wheels of PyPI: MDAnalysisTests, OpenMM, PDBFixer.
@@ -226,6 +226,36 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
         "largest distance from 1, sigma": float(np.abs((per_replica.mean(0) - 1) / sigma).max()),
         "largest distance from 1": float(np.abs(per_replica.mean(0) - 1).max()),
     }
+
+
+def folds(replicas: int = 40000, h: float = 0.03) -> Rows:
+    """Drifts of six atoms that do not settle, followed from a short step to where their solution ends."""
+    tree = polymers.freely_rotating(6)
+    start = np.tile(tree.model.neutral(), (replicas, 1))
+    start[:, 7:] = np.random.default_rng(2).uniform(-np.pi, np.pi, (replicas, 3))
+    setting = Setting(replicas=replicas, seed=2)
+    mover = Mover(tree, None, setting.kT(0.0), fixman=False)
+    s = mover.start(start, generators(setting, 0))
+    bad = ~mover.drift(s.q, s.p, s.x, h).settled
+    q, p, x = s.q[bad], s.p[bad], s.x[bad]
+    reached, step, slopes = np.zeros(len(q)), np.full(len(q), h / 30), []
+    for _ in range(100):
+        found = mover.drift(q, p, x, reached + step)
+        good = found.settled
+        slopes.append(np.where(good, np.abs(found.x - x).max(1) / step, np.nan))
+        reached, x = np.where(good, reached + step, reached), np.where(good[:, None], found.x, x)
+        step = np.where(good, step, step / 2)
+    each = [row[np.isfinite(row)] for row in np.array(slopes).T]
+    yield (
+        "six atoms, 30 fs",
+        {
+            "drifts": replicas,
+            "not settled": len(q),
+            "their solution ends at, fs": {"least": reached.min() * 1000, "most": reached.max() * 1000},
+            "its slope by the step grows by a factor of, at least": float(min(row[-1] / row[1] for row in each)),
+            "settled in two halves": int(mover.drifted(s, h)[1][bad].sum()),
+        },
+    )
 
 
 # Soft angles and lengths -------------------------------------------------------------------------------------------
@@ -732,6 +762,7 @@ def speed() -> Rows:
 PARTS = (
     identities,
     chains,
+    folds,
     soft_angles,
     soft_energy,
     dipeptide,
