@@ -87,7 +87,7 @@ def run(options: argparse.Namespace, say: Any, bar: Any) -> int:
     tree = molecule.minimised().torsions(options.soft)
     if not options.json:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tree.kinds.items()))
-        say(f"{molecule.name}: {len(molecule.structure)} atoms, {tree.model.n} bodies, torsions: {kinds}")
+        say(f"{molecule.name}: {len(molecule.structure)} atoms, {tree.model.n} bodies, soft: {kinds}")
     begin, pace = time.perf_counter(), Pace(options.ns)
     with bar("{task.fields[words]}") as progress:
         task = progress.add_task(molecule.name, total=None, words="preparing")
