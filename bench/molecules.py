@@ -4,7 +4,8 @@ python bench/molecules.py [PART ...]     writes bench/results/molecules_PART.jso
 
 Needs torsor[molecule] and MDTraj; for the files of proteins MDAnalysis and MDAnalysisTests.
 
-Parts: identities, chains, dipeptide, dipeptide_openmm, gibbs, cartesian, energy, openmm, proteins, costs, speed.
+Parts: identities, chains, folds, soft_angles, soft_energy, dipeptide, dipeptide_openmm, gibbs, cartesian, energy,
+openmm, proteins, costs, speed.
 Trp-cage is 1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
 tests/molecules. The ten proteins are files inside wheels of PyPI: MDAnalysisTests, OpenMM, PDBFixer.
 """
@@ -34,7 +35,7 @@ from torsor.molecule.methods import HybridMonteCarlo
 from torsor.molecule.mover import Forces, Mover
 from torsor.molecule.results import backbone, dihedrals
 from torsor.molecule.run import Setting, generators
-from torsor.molecule.tree import mass_points
+from torsor.molecule.tree import mass_points, torsion_tree
 
 TRPCAGE = Path(__file__).parents[1] / "tests" / "molecules" / "1l2y.pdb"
 SEQUENCE = "NLYIQWLKDGGPSSGRPPPS"  # Trp-cage's, repeated for longer chains
@@ -95,10 +96,9 @@ def identities() -> Rows:
 
 
 def counted(tree: molecule.Torsions) -> Any:
-    from torsor.molecule.tree import divide
-
-    structure = tree.molecule.structure.without(tree.cut)
-    return mass_points(divide(structure, tree.rotors, tree.molecule.mass), tree.molecule.mass)
+    one = tree.molecule
+    found = torsion_tree(one.structure.without(tree.cut), one.positions, one.mass, tree.soft)
+    return mass_points(found.bodies, found.points.body, one.mass)
 
 
 def by_columns(tree: molecule.Torsions, q: np.ndarray) -> float:
@@ -226,6 +226,115 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
         "largest distance from 1, sigma": float(np.abs((per_replica.mean(0) - 1) / sigma).max()),
         "largest distance from 1": float(np.abs(per_replica.mean(0) - 1).max()),
     }
+
+
+def folds(replicas: int = 40000, h: float = 0.03) -> Rows:
+    """Drifts of six atoms that do not settle, followed from a short step to where their solution ends."""
+    tree = polymers.freely_rotating(6)
+    start = np.tile(tree.model.neutral(), (replicas, 1))
+    start[:, 7:] = np.random.default_rng(2).uniform(-np.pi, np.pi, (replicas, 3))
+    setting = Setting(replicas=replicas, seed=2)
+    mover = Mover(tree, None, setting.kT(0.0), fixman=False)
+    s = mover.start(start, generators(setting, 0))
+    bad = ~mover.drift(s.q, s.p, s.x, h).settled
+    q, p, x = s.q[bad], s.p[bad], s.x[bad]
+    reached, step, slopes = np.zeros(len(q)), np.full(len(q), h / 30), []
+    for _ in range(100):
+        found = mover.drift(q, p, x, reached + step)
+        good = found.settled
+        slopes.append(np.where(good, np.abs(found.x - x).max(1) / step, np.nan))
+        reached, x = np.where(good, reached + step, reached), np.where(good[:, None], found.x, x)
+        step = np.where(good, step, step / 2)
+    each = [row[np.isfinite(row)] for row in np.array(slopes).T]
+    yield (
+        "six atoms, 30 fs",
+        {
+            "drifts": replicas,
+            "not settled": len(q),
+            "their solution ends at, fs": {"least": reached.min() * 1000, "most": reached.max() * 1000},
+            "its slope by the step grows by a factor of, at least": float(min(row[-1] / row[1] for row in each)),
+            "settled in two halves": int(mover.drifted(s, h)[1][bad].sum()),
+        },
+    )
+
+
+# Soft angles and lengths -------------------------------------------------------------------------------------------
+
+MIDDLE, SPRING = -0.4, 20.0  # the cosine of an angle at rest, and its stiffness in kJ/mol
+ELASTIC = polymers.Elastic(6200.0, SPRING, angle=float(np.degrees(np.arccos(MIDDLE))))
+LIGHT = np.array([40.0, 10.0, 10.0, 40.0])  # amu: det M and det G differ more where the middle of a chain is light
+
+
+def two_angles(tree: molecule.Torsions, cells: int = 200) -> tuple[np.ndarray, ...]:
+    """On a grid of both angles of four atoms: q, the angles, exp(-U/kT) sqrt(det G) and exp(-U/kT) sqrt(det M)."""
+    columns, _, at_zero = tree.volume._angle
+    grid = np.pi * (np.arange(cells) + 0.5) / cells
+    both = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(-1, 2)
+    q = np.tile(tree.model.neutral(), (len(both), 1))
+    q[:, columns.astype(int)] = both - at_zero
+    L = ts.log_det_mass_matrix(tree.model, q)
+    weight = np.exp(-SPRING / 2 * ((np.cos(both) - MIDDLE) ** 2).sum(-1) / KT)
+    return q, grid, weight * np.sin(both).prod(-1), weight * np.exp((L - L.max()) / 2)
+
+
+def bends(x: np.ndarray) -> np.ndarray:
+    """Both angles of four atoms, as numbers from -pi to pi: 2 theta - pi."""
+    t = np.diff(x, axis=-2)
+    t /= np.linalg.norm(t, axis=-1, keepdims=True)
+    return 2 * np.arccos(-(t[..., 1:, :] * t[..., :-1, :]).sum(-1)).ravel() - np.pi
+
+
+def soft_angles(replicas: int = 2500) -> Rows:
+    """Four atoms with soft angles: their law with and without Fixman's potential, by two methods."""
+    beads = polymers.freely_rotating(4, angle=ELASTIC.angle).molecule
+    tree = replace(beads, mass=LIGHT).torsions("chi angle", hydrogen_mass=None)
+    q, grid, stiff, rigid = two_angles(tree)
+
+    def marginal(w: np.ndarray) -> Any:
+        ends = 2 * np.concatenate([[0.0], grid, [np.pi]]) - np.pi
+        density = np.concatenate([[0.0], w.reshape(len(grid), -1).sum(1), [0.0]])
+        return lambda y: np.interp(y, ends, density) + 1e-12 * density.max()
+
+    for fixman in (True, False):
+        right, wrong = (stiff, rigid) if fixman else (rigid, stiff)
+        start = q[np.random.default_rng(1).choice(len(q), replicas, p=wrong / wrong.sum())]
+        common: dict[str, Any] = {
+            "replicas": replicas, "seed": 3, "fixman": fixman, "start": start, "potential": ELASTIC
+        }  # fmt: skip
+        for name, run in (
+            ("HMC", molecule.hmc(tree, 42, step=0.016, steps=12, every=3, **common)),
+            ("BAOAB", molecule.langevin(tree, 8.96, step=0.008, friction=5.0, every=80, **common)),
+        ):
+            samples, c = bends(run.positions[5:]), run.counts
+            row = {
+                "chi2 right": inner_chi2(samples, marginal(right)),
+                "chi2 wrong": inner_chi2(samples, marginal(wrong)),
+                "samples": len(samples),
+            }
+            if name == "HMC":
+                row["unsettled"] = c["unsettled"] / c["trajectories"]
+                row["exp(-dH/kT)"] = c["exp(-dH/kT)"] / (c["trajectories"] - c["unsettled"])
+            yield f"{name}, {'with' if fixman else 'without'} Fixman", row
+
+
+def inner_chi2(samples: np.ndarray, weight: Any, least: float = 20.0) -> float:
+    """Per degree of freedom, over the bins of an angle in which samples are expected."""
+    edges = np.linspace(-np.pi, np.pi, BINS + 1)
+    count, _ = np.histogram(samples, edges)
+    expected = weight(edges[:-1, None] + (np.arange(20) + 0.5) / 20 * np.diff(edges)[:, None]).mean(1)
+    expected *= count.sum() / expected.sum()
+    enough = expected > least
+    return float(((count - expected) ** 2 / expected)[enough].sum() / (enough.sum() - 1))
+
+
+def soft_energy(ps: float = 4.0) -> Rows:
+    """Trp-cage at constant energy, from its minimum with velocities of twice 300 K."""
+    cage = trpcage()
+    for soft, steps in (("angle", (2, 3, 4)), ("angle length", (1, 2))):
+        tree = cage.torsions(f"phi psi omega chi {soft}")
+        for fs in steps:
+            run = molecule.dynamics(tree, ps, step=fs / 1000, every=1, temperature=2 * KELVIN, seed=1, threads=1)
+            yield f"torsion {soft}, {fs} fs", energy_error(run) | {"ps": ps, "freedoms": tree.model.nv}
 
 
 # Alanine dipeptide -----------------------------------------------------------------------------------------------
@@ -650,13 +759,29 @@ def speed() -> Rows:
         yield f"torsor's share, {name}, of the OBC force", share
 
 
-PARTS = (identities, chains, dipeptide, dipeptide_openmm, gibbs, cartesian, energy, openmm, proteins, costs, speed)
+PARTS = (
+    identities,
+    chains,
+    folds,
+    soft_angles,
+    soft_energy,
+    dipeptide,
+    dipeptide_openmm,
+    gibbs,
+    cartesian,
+    energy,
+    openmm,
+    proteins,
+    costs,
+    speed,
+)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     known = {part.__name__: part for part in PARTS}
-    packages = {name: metadata.version(name) for name in ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")}
+    known_packages = ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")
+    packages = {name: metadata.version(name) for name in known_packages if find_spec(name)}
     for name in sys.argv[1:] or known:
         found: dict[str, Any] = {}
         for words, row in known[name]():

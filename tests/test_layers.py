@@ -52,7 +52,7 @@ ORDER = {
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
     "segments operational_space walker_orin forward_derivatives coupled pulls rattle",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
-    "turning pointwise cuda cuda_launch c99 cpu_code cpu xla gpu cuda_graph wasm wasm_files",
+    "turning point_kernels pointwise cuda cuda_launch c99 cpu_code cpu xla gpu cuda_graph wasm wasm_files",
     "bridge": "charts numbers functions rollouts",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
@@ -70,7 +70,7 @@ ORDER = {
     "moving_base plant lowering time_loop device_run steps driver adjoint gradients motion device fused stepper "
     "tangent dense events fixed implicit stages structure rattle adams radau runge_kutta stiffness trajectory "
     "gpu_rollout rollout brownian integrators rows simulation sensitivities",
-    "molecule": "structure rotors forcefields prepare tree page plots output molecule closures mover methods results "
+    "molecule": "structure soft forcefields prepare tree page plots output molecule closures mover methods results "
     "run gibbs polymers command",
     "papers": "arithmetic rows figures digits change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 "
     "lee2007",

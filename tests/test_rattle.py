@@ -71,12 +71,28 @@ def test_loops_straight_line_and_reference_agree():
     model = zoo.random_tree(7, 1)  # every type of joint
     q, p, v = state_of(model)
     h = np.full(model.nv, STEP)
-    for algorithm in (rattle.drift, rattle.drift_further):
-        inputs = {"q": q.tolist(), "p": p.tolist(), "x": v.tolist(), "h": h.tolist()}
+    near = Drift(model)(q, p, v, STEP).x * (1 + 1e-5)
+    for algorithm, x in ((rattle.drift, v), (rattle.drift_near, near), (rattle.drift_further, v)):
+        inputs = {"q": q.tolist(), "p": p.tolist(), "x": x.tolist(), "h": h.tolist()}
         expected = np.array(reference.evaluate(algorithm, model, inputs))
         for unroll in (ALWAYS, NEVER):
-            found = np.concatenate([np.ravel(x) for x in compile_program(algorithm, model, unroll=unroll)(q, p, v, h)])
+            found = compile_program(algorithm, model, unroll=unroll)(q, p, x, h)
+            found = np.concatenate([np.ravel(part) for part in found])
             np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING * np.abs(expected).max())
+
+
+def test_near_guesses_lead_to_the_same_place_in_fewer_rounds():
+    model = zoo.random_tree(7, 1)
+    q, p, v = state_of(model)
+    usual, near = Drift(model), Drift(model, near=True)
+    expected = usual(q, p, v, STEP)
+    found = near(q, p, expected.x * (1 + 1e-6), STEP)
+    assert near.rounds == rattle.NEAR_ROUNDS < usual.rounds
+    for one, other in zip(found[:2], expected[:2]):  # mean velocities are guesses, and depend on the rounds
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11 * max(1.0, np.abs(other).max()))
+    far = near(q, p, 0 * v, STEP)  # a bad guess takes more rounds
+    assert far.settled
+    np.testing.assert_allclose(far.q, expected.q, rtol=0, atol=1e-11)
 
 
 def test_a_step_back_leads_home():

@@ -29,7 +29,7 @@ from torsor.algorithms.newton_euler import axial
 from torsor.linalg import Mat, Scalar, Vec, cross, dot, lu, lu_solve
 from torsor.outputs import AtBase, PerCoordinate, PerFreedom, Several
 from torsor.spatial import Rigid, Spatial, Subspace, pair
-from torsor.sweeps import Algorithm, inward, outward
+from torsor.sweeps import Algorithm, Sweep, inward, outward
 
 
 class Slope(NamedTuple):
@@ -146,7 +146,17 @@ def eliminate(link, here, children):
     G = [Spatial.of(g) for g in zip(*(lu_solve(D, row) for row in zip(*(v.coordinates for v in V))))]
     for column, share in zip(U, x):
         F = F + column * share
-    return dict(B=B.minus_outer(U, G).shifted(here.r0, here.r1), F=moved(F, here.r0)), dict(G=G, share=x)
+    return dict(B=B.minus_outer(U, G).shifted(here.r0, here.r1), F=moved(F, here.r0)), dict(G=G, share=x, D=D, U=U)
+
+
+@inward(start=lambda base: dict(F=Spatial.zero()))
+def correct(link, here, children):
+    """u and D^-1 u at the improved q1, with D, U and G of the round before: near the solution they hardly change."""
+    F = children.F + impulse(link, here, here.b0)
+    x = lu_solve(here.D, here.p * here.h[0] - link.with_rotors(here.S0.T(F), here.y))
+    for column, share in zip(here.U, x):
+        F = F + column * share
+    return dict(F=moved(F, here.r0)), dict(share=x)
 
 
 @outward(start=lambda base: dict(A=Spatial.zero(), R=Mat.identity(), d=Vec.zero()))
@@ -172,13 +182,14 @@ def land(link, here, children):
     return dict(F0=moved(F0, here.r0), F1=moved(F1, here.r1), change=change), dict(p1=p1, x1=here.y * per_time)
 
 
-def _algorithm(name: str, rounds: int) -> Algorithm:
+def _algorithm(name: str, *rounds: Sweep) -> Algorithm:
     """Rounds of Newton from the guess h x; the mean velocity that comes out is a better guess."""
-    passes = (depart, guess, *(eliminate, improve) * rounds, land)
+    passes = (depart, guess, *rounds, land)
     output = Several(p=PerFreedom("p1"), x=PerFreedom("x1"), change=AtBase("change"), q=PerCoordinate("q1"))
     return Algorithm(name, ("q", "p", "x", "h"), passes, output, inverts=True, torques_only=True)
 
 
-ROUNDS = 3  # which settle most steps
-drift = _algorithm("drift", ROUNDS)
-drift_further = _algorithm("drift_further", 1)
+ROUNDS, NEAR_ROUNDS = 3, 2  # which settle most steps; the second from guesses that know the acceleration
+drift = _algorithm("drift", *(eliminate, improve) * ROUNDS)
+drift_near = _algorithm("drift_near", eliminate, improve, correct, improve)
+drift_further = _algorithm("drift_further", eliminate, improve)

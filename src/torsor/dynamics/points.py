@@ -3,15 +3,13 @@
 A point moves with one body. Forces are first summed up per body, sum f and sum f p^T (twelve numbers that do not depend
 on the state: see `algorithms/pulls.py`); two sweeps turn these sums into torques.
 
-Points are taken in rows. First there is one row of four places for every body, in order, so that poses and rows meet
-without being gathered. Bodies with more points have longer rows behind them instead.
+Between the sweeps two kernels go through the points of every body (`backends/point_kernels.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,17 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import kinematics, pulls
 from torsor.backends.cpu import Program, compile_program
-from torsor.backends.pointwise import compile_pointwise
+from torsor.backends.point_kernels import point_kernels
 from torsor.compiler.request import NEVER
 from torsor.compiler.store import store
 from torsor.errors import ArgumentError
-from torsor.linalg import dot
 from torsor.model.model import Model, require_model
 from torsor.sweeps import Algorithm
 from torsor.validate import array, integer_array, real_array
 
 Array = NDArray[Any]
-FIRST, FURTHER = 4, 16  # points in a row: most bodies of a molecule carry one to four atoms, rings up to sixteen
 CACHED = 2**16  # numbers between two kernels
 FEWEST = 8  # states in a block: they fill the lanes of a vector
 EVERY = (slice(None),)  # one block
@@ -78,12 +74,10 @@ class Points:
         self.place.flags.writeable = False
         self._held = np.flatnonzero(self.body < 0)
         self._few = max(FEWEST, CACHED // (16 * model.n + 3 * len(self)))
-        first, further, self._bodies = _rows_of(self.body, model.n)
-        self._owner, self._begin = np.unique(self._bodies, return_index=True)
-        self._first, self._further = PointRows.of(first, self.place), PointRows.of(further, self.place)
-        slots = np.concatenate([first.ravel(), further.ravel()])
-        self._slot = np.zeros(len(self), int)
-        self._slot[slots[slots >= 0]] = np.flatnonzero(slots >= 0)
+
+    def __reduce__(self) -> Any:
+        """A pickle or a copy makes its kernels again."""
+        return Points, (self.model, self.body, self.place)
 
     def __len__(self) -> int:
         return len(self.body)
@@ -107,8 +101,11 @@ class Points:
         q = _rows("q", q, self.model.nq)
         states = q.reshape(-1, self.model.nq)
         out = np.empty((len(states), len(self), 3))
-        for few in self._blocks(len(states)):
-            self._place(states[few], out[few])
+        if len(self):
+            for few in self._blocks(len(states)):
+                self._placed(self._poses(states[few]), out=out[few])
+        if len(self._held):
+            out[:, self._held] = self.place[self._held]
         return out.reshape(*q.shape[:-1], len(self), 3)
 
     def torques(self, q: ArrayLike, forces: ArrayLike) -> Array:
@@ -130,29 +127,18 @@ class Points:
         if q.shape[:-1] != forces.shape[:-2]:
             batch = np.broadcast_shapes(q.shape[:-1], forces.shape[:-2])
             q, forces = np.broadcast_to(q, (*batch, q.shape[-1])), np.broadcast_to(forces, (*batch, len(self), 3))
-        out = np.zeros((*q.shape[:-1], self.model.nv))
-        if len(self):
-            states, pulls = q.reshape(-1, self.model.nq), forces.reshape(-1, len(self), 3)
-            tau = out.reshape(-1, self.model.nv)
-            for few in self._blocks(len(states)):
-                self._felt(states[few], self.sums(pulls[few]), out=tau[few])
-        return out
+        if not len(self):
+            return np.zeros((*q.shape[:-1], self.model.nv))
+        states, pulls = q.reshape(-1, self.model.nq), forces.reshape(-1, len(self), 3)
+        tau = np.empty((len(states), self.model.nv))
+        for few in self._blocks(len(states)):
+            self._felt(states[few], self.sums(pulls[few]), out=tau[few])
+        return tau.reshape(*q.shape[:-1], self.model.nv)
 
     def _blocks(self, count: int) -> Sequence[slice]:
         """So many states at a time that what lies between the kernels stays in the cache."""
         few = self._few
         return [slice(k, k + few) for k in range(0, count, few)] if count > few else EVERY
-
-    def _place(self, q: Array, out: Array) -> None:
-        """Positions of a block of states."""
-        poses, cut = self._poses(q), self._first.place.size // 4
-        slots = np.empty((len(q), cut + self._further.place.size // 4, 3))
-        self._first.positions(poses, slots[:, :cut])
-        if len(self._bodies):
-            self._further.positions(poses.take(self._bodies, axis=1), slots[:, cut:])
-        slots.take(self._slot, axis=1, out=out, mode="clip")
-        if len(self._held):
-            out[:, self._held] = self.place[self._held]
 
     def sums(self, forces: Array) -> Array:
         """Add up the forces on the points of every body: sum f, and the rows of sum f p^T.
@@ -167,13 +153,19 @@ class Points:
         sums : (..., n, 12) ndarray
             What the kernels take.
         """
-        found = self._first.sums(forces)
-        if len(self._bodies):
-            more = self._further.sums(forces)
-            if len(self._owner) < len(self._bodies):
-                more = np.add.reduceat(more, self._begin, axis=1)
-            found[:, self._owner] = more
-        return found
+        return self._pulled(np.ascontiguousarray(forces))
+
+    @cached_property
+    def _kernels(self) -> tuple[Any, Any]:
+        return point_kernels(self.body, self.place, self.model.n)
+
+    @cached_property
+    def _placed(self) -> Any:
+        return self._kernels[0]
+
+    @cached_property
+    def _pulled(self) -> Any:
+        return self._kernels[1]
 
     @cached_property
     def _poses(self) -> Any:
@@ -186,78 +178,10 @@ class Points:
 
 def _rows(name: str, x: ArrayLike, *core: int) -> Array:
     """x as float64 with these last axes; its numbers need not be finite."""
+    if type(x) is np.ndarray and x.dtype == np.float64 and x.shape[x.ndim - len(core) :] == core:
+        return x  # at once: this is half of the time of a small molecule
     found = array(name, x)
     if found.dtype.kind not in "iuf" or found.shape[found.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))
         raise ArgumentError(f"{name} must be numbers (..., {wanted}), not {found.dtype} {found.shape}")
     return found if found.dtype == np.float64 else found.astype(np.float64)
-
-
-@dataclass(frozen=True)
-class PointRows:
-    """Rows of points of one body each.
-
-    place   (rows, width, 4) in the body, with 1 behind it; zero where no point is
-    point   (rows, width) which point; where there is none, another one of the row
-    """
-
-    place: Array
-    point: Array
-
-    @classmethod
-    def of(cls, points: Array, place: Array) -> PointRows:
-        """Of a table (rows, width) of points; -1: none."""
-        there = points >= 0
-        padded = np.zeros((*points.shape, 4))
-        padded[there] = np.append(place, np.ones((len(place), 1)), axis=1)[points[there]]
-        return cls(padded, np.where(there, points, points[:, :1]).clip(0))
-
-    def positions(self, poses: Array, out: Array) -> None:
-        """Write (B, rows * width, 3) of poses (B, rows, 4, 4)."""
-        _placed(self.place.shape[1])(poses, self.place, out=out.reshape(len(out), *self.point.shape, 3))
-
-    def sums(self, forces: Array) -> Array:
-        """(B, rows, 12) of forces (B, m, 3)"""
-        return _pulled(self.place.shape[1])(forces.take(self.point, axis=1), self.place)
-
-
-def _rows_of(body: Array, n: int) -> tuple[Array, Array, Array]:
-    """Tables of points (-1: none): of every body with few; of bodies with more; and these bodies."""
-    members, count = np.argsort(body, kind="stable"), np.bincount(body[body >= 0], minlength=n)
-    start = np.searchsorted(body[members], np.arange(n))
-    many = count > FIRST
-    rest = np.where(many, -(-count // FURTHER), 0)
-    owner = np.repeat(np.arange(n), rest)
-    skipped = FURTHER * (np.arange(len(owner)) - np.repeat(np.cumsum(rest) - rest, rest))
-
-    def table(of: Array, skip: Array, count: Array, width: int) -> Array:
-        at = skip[:, None] + np.arange(width)
-        there = at < count[of][:, None]
-        found = np.full(at.shape, -1)
-        found[there] = members[(start[of][:, None] + at)[there]]
-        return found
-
-    every = np.arange(n)
-    few = table(every, np.zeros(n, int), np.where(many, 0, count), FIRST)
-    return few, table(owner, skipped, count, FURTHER), owner
-
-
-@cache
-def _placed(width: int) -> Any:
-    def placed(T: Any, x: Any) -> list[Any]:
-        """R x + p of a few points; the fourth number of each only says that it is there."""
-        return [[dot(row[:3], point[:3]) + row[3] for row in T[:3]] for point in x]
-
-    return compile_pointwise(placed, {"T": (4, 4), "x": (width, 4)}, key=("points", "placed"))
-
-
-@cache
-def _pulled(width: int) -> Any:
-    def pulled(f: Any, x: Any) -> list[Any]:
-        """sum f and the rows of sum f p^T of a few points (p, 1), or zero for none."""
-        total = [[0.0] * 4] * 3
-        for force, point in zip(f, x):
-            total = [[s + a * b for s, b in zip(row, point)] for row, a in zip(total, force)]
-        return [row[3] for row in total] + [s for row in total for s in row[:3]]
-
-    return compile_pointwise(pulled, {"f": (width, 3), "x": (width, 4)}, key=("points", "pulled"))

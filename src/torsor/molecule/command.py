@@ -21,6 +21,7 @@ from torsor.molecule.output import frame_file
 from torsor.molecule.prepare import FORMATS
 from torsor.molecule.results import MolecularRun
 from torsor.molecule.run import FIRST_STEP, HMC_STEP, anneal, hmc, langevin, tempering
+from torsor.molecule.soft import ANGLE, LENGTH
 from torsor.validate import number
 
 style = Later("torsor.view.style")
@@ -28,6 +29,7 @@ style = Later("torsor.view.style")
 METHODS = ("langevin", "hmc", "anneal")
 FRAMES = 500  # of a run, unless --every says how far apart they are
 DAY = 86400.0
+SHORTER = {ANGLE: 0.25, LENGTH: 0.125}  # the share of a step that soft angles and lengths can take
 PICOSECOND = 1e-3  # per fs; and ns per ps
 
 
@@ -43,14 +45,16 @@ def options_of(command: argparse.ArgumentParser) -> None:
         "--step",
         type=float,
         metavar="FS",
-        help=f"in fs (default {FIRST_STEP / PICOSECOND:g}; hmc {HMC_STEP / PICOSECOND:g})",
+        help=f"in fs (default {FIRST_STEP / PICOSECOND:g}; hmc {HMC_STEP / PICOSECOND:g}; a quarter of it with soft "
+        "angles, an eighth with soft lengths)",
     )
     add("--friction", type=float, default=1.0, metavar="1/PS", help="of Langevin dynamics (default %(default)s)")
     add("--every", type=float, metavar="PS", help=f"between frames (default: {FRAMES} frames in all)")
     add("--replicas", type=int, default=1, help="copies side by side (default %(default)s)")
     add("--forcefield", choices=[*FORCE_FIELDS], default="ff14SB", help="(default %(default)s)")
     add("--solvent", choices=SOLVENTS, default="obc", help="(default %(default)s)")
-    add("--soft", default="phi psi omega chi", help='which torsions turn (default "%(default)s")')
+    add("--soft", default="phi psi omega chi", help="which torsions turn; with angle or length among the words, bonds "
+        'bend or stretch, too (default "%(default)s")')  # fmt: skip
     add(
         "--gaps", choices=("refuse", "split"), default="refuse", help="where residues are missing (default %(default)s)"
     )
@@ -83,7 +87,7 @@ def run(options: argparse.Namespace, say: Any, bar: Any) -> int:
     tree = molecule.minimised().torsions(options.soft)
     if not options.json:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tree.kinds.items()))
-        say(f"{molecule.name}: {len(molecule.structure)} atoms, {tree.model.n} bodies, torsions: {kinds}")
+        say(f"{molecule.name}: {len(molecule.structure)} atoms, {tree.model.n} bodies, soft: {kinds}")
     begin, pace = time.perf_counter(), Pace(options.ns)
     with bar("{task.fields[words]}") as progress:
         task = progress.add_task(molecule.name, total=None, words="preparing")
@@ -158,7 +162,8 @@ def _numbers(words: str) -> list[float]:
 def _moved(tree: Torsions, kelvin: list[float], options: argparse.Namespace, show: Any) -> MolecularRun:
     """The run that was asked for."""
     ps = options.ns / PICOSECOND
-    step = options.step * PICOSECOND if options.step else HMC_STEP if options.method == "hmc" else FIRST_STEP
+    usual = HMC_STEP if options.method == "hmc" else FIRST_STEP
+    step = options.step * PICOSECOND if options.step else usual * min(SHORTER.get(kind, 1.0) for kind in tree.kinds)
     every = max(1, round((options.every or ps / FRAMES) / step))
     common = {"step": step, "seed": options.seed, "fixman": not options.no_fixman, "file": options.file,
               "resume": options.resume, "threads": options.threads, "progress": show}  # fmt: skip

@@ -22,7 +22,7 @@ from torsor.molecule.mover import Mover, temperatures
 from torsor.molecule.results import MolecularRun
 from torsor.molecule.run import HMC_STEP, Setting, generators
 from torsor.molecule.structure import Array
-from torsor.molecule.tree import torsion_model
+from torsor.molecule.tree import torsion_tree
 from torsor.validate import integer, number
 
 WIDE = 2**31 - 1  # OpenMM's seeds
@@ -130,8 +130,8 @@ def at_places(torsions: Torsions, places: Array) -> Torsions:
     """The same torsions of the molecule at other places, with the bonds and angles found there."""
     molecule = replace(torsions.molecule, positions=places)
     structure = molecule.structure.without(torsions.cut)
-    model, points, _ = torsion_model(structure, places, molecule.mass, torsions.rotors, name=torsions.model.name)
-    return replace(torsions, molecule=molecule, model=model, points=points)
+    tree = torsion_tree(structure, places, molecule.mass, torsions.soft, name=torsions.model.name)
+    return replace(torsions, molecule=molecule, model=tree.model, points=tree.points, volume=tree.volume)
 
 
 def _result(torsions: Torsions, t: Array, frames: Sequence[Array], energies: Sequence[Array],

@@ -6,7 +6,7 @@ Units: nm, ps, amu (dalton), kJ/mol, K; angles in rad unless an argument says de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.model.model import Model
 from torsor.molecule import prepare
 from torsor.molecule.forcefields import OpenMMPotential, force_field, masses, openmm, system_of
-from torsor.molecule.rotors import Rotor, rotors
+from torsor.molecule.soft import FLEXIBLE, SoftBond, soft_bonds
 from torsor.molecule.structure import Array, Bond, Structure
 from torsor.molecule.structure import from_openmm as structure_of
-from torsor.molecule.tree import torsion_model
+from torsor.molecule.tree import Volume, torsion_tree
 from torsor.validate import number, real_array
 
 CLASH = 1e7  # kJ/mol: beyond, atoms lie on each other, and single precision has no forces
@@ -144,7 +144,8 @@ class Molecule:
         ----------
         soft : str, default "phi psi omega chi"
             Which torsions turn, some of these. Rings (and so phi of proline), double bonds and side-chain amides are
-            rigid. S-S bonds are cut, and closed again by constraints.
+            rigid. S-S bonds are cut, and closed again by constraints. With "angle" or "length" among the words, all
+            bonds between heavy atoms that are in no ring also bend or stretch; they need a step of 1 to 4 fs.
         methyl : bool, default True
             Methyl (and ammonium) groups turn.
         hydroxyl : bool, default True
@@ -165,17 +166,18 @@ class Molecule:
         Examples
         --------
         >>> from torsor import molecule
-        >>> molecule.from_sequence("ACE-ALA-NME").torsions("phi psi", methyl=False).model.nv
+        >>> peptide = molecule.from_sequence("ACE-ALA-NME")
+        >>> peptide.torsions("phi psi", methyl=False).model.nv
         8
+        >>> peptide.torsions("phi psi angle").kinds
+        {'methyl': 3, 'angle': 8, 'phi': 1, 'psi': 1}
         """
         cut = self.structure.disulfides
         structure = self.structure.without(cut)
         mass = self.mass if hydrogen_mass is None else repartitioned(structure, self.mass, hydrogen_mass)
-        chosen = rotors(structure, self.positions, soft, methyl, hydroxyl)
-        model, points, _ = torsion_model(
-            structure, self.positions, mass, chosen, root=root, share=share, name=self.name
-        )  # fmt: skip
-        return Torsions(replace(self, mass=mass), model, points, tuple(chosen), tuple(cut))
+        chosen = soft_bonds(structure, self.positions, soft, methyl, hydroxyl)
+        tree = torsion_tree(structure, self.positions, mass, chosen, root=root, share=share, name=self.name)
+        return Torsions(replace(self, mass=mass), tree.model, tree.points, tuple(tree.soft), tuple(cut), tree.volume)
 
     def save(self, path: str | Path) -> None:
         """Write the positions to a file, by OpenMM.
@@ -202,10 +204,12 @@ class Torsions:
         In nm, ps and amu; its neutral configuration is that of the molecule.
     points : Points
         The atoms as points of its bodies: `points.positions(q)` in nm, `points.torques(q, f)`.
-    rotors : sequence of Rotor
-        The bonds that turn, with kinds and names.
+    soft : sequence of SoftBond
+        The bonds that turn, bend or stretch, with kinds and names.
     cut : sequence of tuple, default ()
         Bonds that the tree leaves out (S-S); constraints close them.
+    volume : Volume
+        How much room a step in soft angles and lengths has: log det G of q and its gradient.
 
     Examples
     --------
@@ -217,8 +221,9 @@ class Torsions:
     molecule: Molecule
     model: Model
     points: Points
-    rotors: tuple[Rotor, ...]
+    soft: tuple[SoftBond, ...]
     cut: tuple[Bond, ...] = ()
+    volume: Volume = field(default_factory=Volume)
 
     def __repr__(self) -> str:
         one, model = self.molecule, self.model
@@ -226,10 +231,12 @@ class Torsions:
 
     @cached_property
     def kinds(self) -> dict[str, int]:
-        """How many torsions of each kind turn."""
+        """How many torsions of each kind turn, and how many angles and lengths are soft."""
         found: dict[str, int] = {}
-        for rotor in self.rotors:
-            found[rotor.kind] = found.get(rotor.kind, 0) + 1
+        for one in self.soft:
+            flexible = [motion for motion in one.motions if motion in FLEXIBLE]
+            for kind in [one.kind, *flexible] if one.kind else flexible:
+                found[kind] = found.get(kind, 0) + 1
         return found
 
     def positions(self, q: ArrayLike) -> Array:

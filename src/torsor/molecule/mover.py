@@ -2,10 +2,11 @@
 
 The energy of a replica at the temperature T is
 
-    H = p^T M(q)^-1 p / 2 + U(q) + (kT/2) log det M(q),
+    H = p^T M(q)^-1 p / 2 + U(q) + (kT/2) (log det M(q) - log det G(q)),
 
 the last term being Fixman's potential, if it is on. Rigid bonds and angles would give the weight sqrt(det M) to places;
-Fixman's potential removes it, so that torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974). Closed S-S
+Fixman's potential removes it, so that torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974). det G is
+the volume of places (`tree.Volume`): soft angles and lengths have the distribution exp(-U/kT) r^2 sin theta. Closed S-S
 bonds have a weight of their own, det(G M^-1 G^T)^(1/2), which is left as it is (`closures.py`).
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -25,28 +27,31 @@ from torsor.molecule.closures import Closures
 from torsor.molecule.forcefields import Potential
 from torsor.molecule.molecule import Torsions, nearest_atoms
 from torsor.molecule.structure import Array
-from torsor.motion.rattle import Drift
+from torsor.motion.rattle import Drift, Drifted
 from torsor.validate import real_array
 
 
 @dataclass(frozen=True)
 class Forces:
-    """At configurations: U (B,), its torques tau (B, nv), log det M (B,) and its gradient (B, nv)."""
+    """At configurations: U (B,), its torques tau (B, nv), and the gradient (B, nv) of log det M - log det G."""
 
     U: Array
     tau: Array
-    log_det: Array
     gradient: Array
 
 
 @dataclass(frozen=True)
 class Walkers:
-    """Configurations, momenta, guesses of mean velocities, and what acts there."""
+    """Configurations, momenta, guesses of mean velocities, and what acts there.
+
+    lag    by how much the mean velocity of the last drift differed from the velocity at its beginning
+    """
 
     q: Array
     p: Array
     x: Array
     at: Forces
+    lag: Array
 
     def where(self, chosen: Array, other: Walkers) -> Walkers:
         """These states where `chosen` (B,), else the others."""
@@ -55,16 +60,17 @@ class Walkers:
     def take(self, order: Array) -> Walkers:
         """The rows in another order."""
         at = Forces(*(getattr(self.at, f.name)[order] for f in fields(Forces)))
-        return Walkers(self.q[order], self.p[order], self.x[order], at)
+        return Walkers(self.q[order], self.p[order], self.x[order], at, self.lag[order])
 
     def memory(self) -> dict[str, Array]:
         """All numbers, by name."""
-        return {"q": self.q, "p": self.p, "x": self.x} | {f.name: getattr(self.at, f.name) for f in fields(Forces)}
+        own = {"q": self.q, "p": self.p, "x": self.x, "lag": self.lag}
+        return own | {f.name: getattr(self.at, f.name) for f in fields(Forces)}
 
     @classmethod
     def recalled(cls, memory: dict[str, Array]) -> Walkers:
         at = Forces(*(memory[f.name].copy() for f in fields(Forces)))
-        return cls(memory["q"].copy(), memory["p"].copy(), memory["x"].copy(), at)
+        return cls(memory["q"].copy(), memory["p"].copy(), memory["x"].copy(), at, memory["lag"].copy())
 
 
 def _merged(chosen: Array, one: Any, other: Any) -> Any:
@@ -82,8 +88,10 @@ class Mover:
     """
 
     def __init__(self, torsions: Torsions, potential: Potential | None, kT: Array, fixman: bool = True) -> None:
-        self.torsions, self.potential, self.kT, self.fixman = torsions, potential, kT, fixman
-        self.model, self.drift = torsions.model, Drift(torsions.model)
+        self.torsions, self.potential, self.fixman = torsions, potential, fixman
+        self.kT = kT
+        self.model = torsions.model
+        self.drift, self.near = Drift(self.model), Drift(self.model, near=True)
         self.closures = Closures(torsions)
         self.force_calls = self.unsettled = 0
         self._noise, self._solve, self._log_det, self._gradient = (
@@ -91,22 +99,43 @@ class Mover:
             for a in (square_factor.apply, articulated.mass_solve, articulated.log_det, log_det_gradient)
         )
 
+    @property
+    def kT(self) -> Array:
+        return self._kT
+
+    @kT.setter
+    def kT(self, kT: Array) -> None:
+        self._kT, self._half_kT = kT, kT[:, None] / 2
+
     # ---- what acts ----
 
     def at(self, q: Array) -> Forces:
         """What acts at configurations (B, nq), in one call of the potential."""
-        U, tau = np.zeros(len(q)), np.zeros((len(q), self.model.nv))
-        if self.potential is not None:
+        if self.potential is None:
+            U, tau = np.zeros(len(q)), np.zeros((len(q), self.model.nv))
+        else:
             self.force_calls += len(q)
             U, f = self.potential(self.torsions.positions(q))
             tau = self.torsions.points.torques(q, f)
+        return Forces(U, tau, self._slope(q) if self.fixman else np.zeros_like(tau))
+
+    def log_det(self, q: Array) -> Array:
+        """log det M - log det G, (B,); zero without Fixman's potential."""
         if not self.fixman:
-            return Forces(U, tau, np.zeros_like(U), np.zeros_like(tau))
-        return Forces(U, tau, self._log_det(q), self._gradient(q))
+            return np.zeros(len(q))
+        return self._log_det(q) - self.torsions.volume(q)[0] if self.torsions.volume else self._log_det(q)
+
+    def _slope(self, q: Array) -> Array:
+        """The gradient of `log_det`."""
+        gradient = self._gradient(q)
+        if self.torsions.volume:
+            _, (columns, slopes) = self.torsions.volume(q)
+            gradient[:, columns] -= slopes
+        return gradient
 
     def total(self, at: Forces) -> Array:
         """All torques, with Fixman's."""
-        return at.tau - self.kT[:, None] / 2 * at.gradient
+        return at.tau - self._half_kT * at.gradient if self.fixman else at.tau
 
     def velocities(self, s: Walkers) -> Array:
         return self._solve(s.q, s.p)
@@ -117,7 +146,7 @@ class Mover:
 
     def energy(self, s: Walkers) -> Array:
         """(B,) H, with Fixman's potential."""
-        return self.kinetic(s) + s.at.U + self.kT / 2 * s.at.log_det
+        return self.kinetic(s) + s.at.U + self.kT / 2 * self.log_det(s.q)
 
     # ---- beginnings ----
 
@@ -142,46 +171,71 @@ class Mover:
                 f"replica {k} has no finite forces at its start: {where}. Begin at a minimum: molecule.minimised()"
             )
         zero = np.zeros((len(q), self.model.nv))
-        return self.refreshed(Walkers(q.copy(), zero, zero, at), generators)
+        return self.refreshed(Walkers(q.copy(), zero, zero, at, zero), generators)
 
     # ---- steps ----
 
-    def drifted(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
-        """Free motion for h; and which replicas settled."""
+    def drifted(self, s: Walkers, h: Array | float, near: bool = False) -> tuple[Walkers, Array]:
+        """Free motion for h, and which replicas settled; `near`: s.x is a guess that knows the acceleration."""
         if self.closures:
             q, p, x, settled = self.closures.drifted(s.q, s.p, s.x, h, self.drift)
         else:
-            q, p, x, settled = self.drift(s.q, s.p, s.x, h)
-        return Walkers(q, p, x, s.at), settled & np.isfinite(p).all(-1)
+            q, p, x, settled = (self.near if near else self.drift)(s.q, s.p, s.x, h)
+            if np.count_nonzero(settled) < settled.size:
+                self._halve(s, h, Drifted(q, p, x, settled))
+        return Walkers(q, p, x, s.at, s.lag), settled
 
-    def kicked(self, s: Walkers, h: Array) -> Walkers:
-        return Walkers(s.q, s.p + h[..., None] * self.total(s.at), s.x, s.at)
+    def _halve(self, s: Walkers, h: Array | float, found: Drifted) -> None:
+        """Two drifts of half the length for replicas whose drift has no solution, in place.
+
+        Where bodies turn fast, the equations of a step have a fold, and no solution beyond it. The rule leads home, as
+        exact laws need it, if the whole drift has no solution from the end backwards, either; other replicas fail.
+        """
+        rows = np.flatnonzero(~found.settled & np.isfinite(s.p).all(-1))
+        half = np.broadcast_to(np.asarray(h, float), found.settled.shape)[rows] / 2
+        one = self.drift(s.q[rows], s.p[rows], s.x[rows], half)
+        two = self.drift(one.q, one.p, one.x, half)
+        back = self.drift(two.q, -two.p, -two.x, 2 * half)
+        good = one.settled & two.settled & ~back.settled
+        for whole, part in zip(found[:3], two[:3]):
+            whole[rows[good]] = part[good]
+        found.settled[rows[good]] = True
+
+    def kicked(self, s: Walkers, h: Array | float) -> Walkers:
+        return Walkers(s.q, s.p + (h if isinstance(h, float) else h[:, None]) * self.total(s.at), s.x, s.at, s.lag)
 
     def step(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
         """Kick - drift - kick: one call of the potential. Replicas that fail stay where they were."""
-        h = np.asarray(h, float)
         moved, good = self.drifted(self.kicked(s, h / 2), h)
         return self._landed(s, moved, good, h)
 
     def langevin_step(self, s: Walkers, h: float, keep: float,
                       generators: Sequence[np.random.Generator]) -> tuple[Walkers, Array]:  # fmt: skip
         """BAOAB: kick, half a drift, p <- keep p + noise, half a drift, kick (B. Leimkuhler, C. Matthews, 2013)."""
-        half = np.asarray(h) / 2
-        moved, good = self.drifted(self.kicked(s, half), half)
-        noise = np.sqrt(self.kT * (1 - keep**2))[:, None] * self.noise(moved.q, generators)
-        p = keep * moved.p + noise
-        moved, again = self.drifted(Walkers(moved.q, p, self._solve(moved.q, p), moved.at), half)
-        return self._landed(s, moved, good & again, np.asarray(h))
+        half, moved = h / 2, self.kicked(s, h / 2)
+        moved, good = self._lagged(moved, half)
+        p = keep * moved.p + np.sqrt(self._half_kT * (2 * (1 - keep**2))) * self.noise(moved.q, generators)
+        moved, again = self._lagged(Walkers(moved.q, p, moved.x, moved.at, moved.lag), half)
+        return self._landed(s, moved, good & again, h)
 
-    def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array) -> tuple[Walkers, Array]:
+    def _lagged(self, s: Walkers, h: float) -> tuple[Walkers, Array]:
+        """A drift whose mean velocity is guessed by the velocity, and the lag of the drift before it."""
+        v = self.velocities(s)
+        moved, good = self.drifted(Walkers(s.q, s.p, v + s.lag, s.at, s.lag), h, near=True)
+        return Walkers(moved.q, moved.p, moved.x, s.at, moved.x - v), good
+
+    def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array | float) -> tuple[Walkers, Array]:
         """The forces at the new places, and the second kick."""
+        settled = np.count_nonzero(good) == good.size
         # a place that means nothing is not shown to the potential
-        q = moved.q if good.all() else np.where(good[:, None], moved.q, before.q)
+        q = moved.q if settled else np.where(good[:, None], moved.q, before.q)
         at = self.at(q)
-        good = good & np.isfinite(at.U) & np.isfinite(at.tau).all(-1)
-        after = self.kicked(Walkers(moved.q, moved.p, moved.x, at), h / 2)
+        after = self.kicked(Walkers(moved.q, moved.p, moved.x, at, moved.lag), h / 2)
         if self.closures:
             after = replace(after, p=self.closures.projected(q, after.p))
+        if settled and isfinite(at.U.sum() + after.p.sum()):
+            return after, good
+        good = good & np.isfinite(at.U) & np.isfinite(after.p).all(-1)
         self.unsettled += int((~good).sum())
         return after.where(good, before), good
 

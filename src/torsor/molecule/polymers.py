@@ -34,7 +34,8 @@ def beads(n: int) -> Structure:
     return Structure(names, ["C"] * n, [chain], np.zeros(n, int), np.stack([np.arange(n - 1), np.arange(1, n)], axis=1))
 
 
-def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: float = BEAD) -> Torsions:
+def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: float = BEAD, soft: str = "chi"
+                    ) -> Torsions:  # fmt: skip
     """Build a chain of beads in space with rigid bonds and bond angles, all torsions free; at first a zigzag.
 
     Parameters
@@ -47,17 +48,22 @@ def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: f
         Between successive bonds, in degrees.
     mass : float, default 15
         Of a bead, in amu.
+    soft : str, default "chi"
+        "chi angle", "chi length" or "chi angle length": bonds bend or stretch, too. Without a potential, such as
+        `Elastic`, nothing keeps them together.
 
     Returns
     -------
     chain : Torsions
-        With n - 3 torsions and a free root.
+        With n - 3 torsions, if they are soft n - 2 angles and n - 1 lengths, and a free root.
 
     Examples
     --------
     >>> from torsor.molecule import polymers
     >>> polymers.freely_rotating(10).kinds
     {'chi': 7}
+    >>> polymers.freely_rotating(10, soft="chi angle").model.nv
+    21
     """
     integer("n", n, least=4)
     number("angle", angle, above=0)
@@ -67,7 +73,7 @@ def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: f
     )
     places = np.concatenate([np.zeros((1, 3)), np.cumsum(steps[np.arange(n - 1) % 2], axis=0)])
     chain = Molecule(beads(n), places, np.full(n, number("mass", mass, above=0)), name=f"freely rotating chain of {n}")
-    return chain.torsions(hydrogen_mass=None)
+    return chain.torsions(soft, hydrogen_mass=None)
 
 
 def planar(n: int, *, bond: float = BOND, mass: float = BEAD) -> Torsions:
@@ -158,6 +164,55 @@ class Bending:
         forces[..., 1:, :] += self.k * pull
         forces[..., :-1, :] -= self.k * pull
         return self.k * (1 - cosine).sum((-1, -2)), forces
+
+
+@dataclass(frozen=True)
+class Elastic:
+    r"""Compute the energy of a chain whose bonds and angles are springs.
+
+    $$ U = \frac{k_r}{2} \sum (r - r_0)^2 + \frac{k_c}{2} \sum (\cos\theta - \cos\theta_0)^2 $$
+
+    Lengths, and cosines of angles, have the densities exp(-U/kT) r^2 and exp(-U/kT), one by one.
+
+    Parameters
+    ----------
+    length : float
+        The stiffness k_r of bonds, in kJ/mol/nm^2.
+    cosine : float
+        The stiffness k_c of the cosines of angles, in kJ/mol.
+    bond : float, default 0.153
+        The length r0 at rest, in nm.
+    angle : float, default 112
+        The angle at rest between the bonds of a bead, in degrees.
+
+    Examples
+    --------
+    >>> from torsor import molecule
+    >>> from torsor.molecule import polymers
+    >>> chain = polymers.freely_rotating(6, soft="chi angle length")
+    >>> run = molecule.dynamics(chain, 0.2, step=0.002, potential=polymers.Elastic(6000.0, 100.0))
+    >>> bool(run.end_to_end(0, 1).std() > 0)
+    True
+    """
+
+    length: float
+    cosine: float
+    bond: float = BOND
+    angle: float = ANGLE
+
+    def __call__(self, x: Array) -> tuple[Array, Array]:
+        bonds = np.diff(x, axis=-2)
+        r = np.linalg.norm(bonds, axis=-1, keepdims=True)
+        t = bonds / r
+        c = -(t[..., 1:, :] * t[..., :-1, :]).sum(-1, keepdims=True)
+        longer, off = r - self.bond, c - np.cos(np.radians(self.angle))
+        pull = -self.length * longer * t  # -dU/d bond
+        pull[..., :-1, :] += self.cosine * off * (t[..., 1:, :] + c * t[..., :-1, :]) / r[..., :-1, :]
+        pull[..., 1:, :] += self.cosine * off * (t[..., :-1, :] + c * t[..., 1:, :]) / r[..., 1:, :]
+        forces = np.zeros_like(x)
+        forces[..., 1:, :] += pull
+        forces[..., :-1, :] -= pull
+        return (self.length * (longer**2).sum((-1, -2)) + self.cosine * (off**2).sum((-1, -2))) / 2, forces
 
 
 # Closed forms ------------------------------------------------------------------------------------------------------

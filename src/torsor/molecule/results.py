@@ -37,7 +37,7 @@ class MolecularRun:
     kinetic : (frames, replicas) ndarray
         The kinetic energy, in kJ/mol.
     log_det : (frames, replicas) ndarray
-        log det M, if it is known.
+        log det M, less log det G of soft angles and lengths; zero without Fixman's potential.
     counts : dict
         What happened: steps, accepted trajectories, ...
     about : dict

@@ -180,7 +180,7 @@ def generators(setting: Setting, frame: int) -> list[np.random.Generator]:
 
 def _row(mover: Mover, s: Walkers, t: float) -> Array:
     """t, then U, kinetic energy, log det M of every replica, then q of every replica."""
-    return np.concatenate([[t], s.at.U, mover.kinetic(s), s.at.log_det, s.q.ravel()])
+    return np.concatenate([[t], s.at.U, mover.kinetic(s), mover.log_det(s.q), s.q.ravel()])
 
 
 def _memory(s: Walkers, counts: dict[str, float]) -> dict[str, Array]:

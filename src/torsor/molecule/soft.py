@@ -1,9 +1,13 @@
-"""Which bonds of a molecule turn: phi, psi, omega, chi, and those of methyl and hydroxyl groups."""
+"""Which bonds of a molecule are soft, and how: those that turn, at which angles bend, or that stretch.
+
+Torsions are phi, psi, omega, chi, and those of methyl and hydroxyl groups. Angles and lengths are those of all bonds
+between heavy atoms that are in no ring; hydrogens keep their places at the atom they are bonded to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +15,9 @@ from torsor.errors import ArgumentError
 from torsor.molecule.structure import Array, Bond, Structure
 from torsor.validate import flag, word
 
-SOFT = ("phi", "psi", "omega", "chi")
+TURNING = ("phi", "psi", "omega", "chi")
+FLEXIBLE = ANGLE, LENGTH = "angle", "length"
+TORSION = "torsion"
 # Bonds in side chains that are double in part: they are held, as rings are. TYR's hydroxyl turns, like others.
 PLANAR = {("ARG", "CZ", "NE"), ("ARG", "CZ", "NH1"), ("ARG", "CZ", "NH2"), ("ASN", "CG", "ND2"), ("GLN", "CD", "NE2")}
 PROTONATED = {"ASH": "ASN", "GLH": "GLN"}
@@ -19,17 +25,22 @@ STRAIGHT = 1e-6  # nm: a group that reaches no further from the axis has no iner
 
 
 @dataclass(frozen=True)
-class Rotor:
-    """A bond that turns: its two atoms, its kind and its name."""
+class SoftBond:
+    """A bond that moves: its two atoms, the kind of its torsion (if it turns), its name, and how it moves."""
 
     bond: Bond
-    kind: str  # one of SOFT, methyl or hydroxyl
+    kind: str  # one of TURNING, methyl or hydroxyl; empty if it does not turn
     name: str
+    motions: tuple[str, ...] = (TORSION,)  # some of angle, length, torsion
+
+    def without(self, motion: str) -> SoftBond:
+        """The same with one motion less."""
+        return replace(self, motions=tuple(m for m in self.motions if m != motion))
 
 
-def rotors(structure: Structure, places: Array, soft: str = "phi psi omega chi", methyl: bool = True,
-           hydroxyl: bool = True) -> list[Rotor]:  # fmt: skip
-    """The bonds that turn.
+def soft_bonds(structure: Structure, places: Array, soft: str = " ".join(TURNING), methyl: bool = True,
+               hydroxyl: bool = True) -> list[SoftBond]:  # fmt: skip
+    """The bonds that move.
 
     Parameters
     ----------
@@ -37,29 +48,39 @@ def rotors(structure: Structure, places: Array, soft: str = "phi psi omega chi",
     places : (n, 3) array
         Positions: a group that lies on its axis, such as a nitrile, does not turn.
     soft : str
-        Kinds of backbone and side-chain torsions, some of "phi psi omega chi". Bonds of molecules that are no peptides
-        count as chi.
+        Kinds of backbone and side-chain torsions, and whether angles and lengths are soft: some of "phi psi omega chi
+        angle length". Bonds of molecules that are no peptides count as chi.
     methyl, hydroxyl : bool
         Whether groups turn that end in three hydrogens (methyl, ammonium) or in one (OH, SH).
 
     Returns
     -------
-    list of Rotor
-        In the order of the atoms. Bonds in rings, bonds to single atoms and double bonds never turn.
+    list of SoftBond
+        In the order of the atoms. Bonds in rings and bonds to hydrogen never move; bonds to single atoms and double
+        bonds never turn.
     """
-    kinds = set(word("soft", soft).replace(",", " ").split())
-    if unknown := kinds - set(SOFT):
-        raise ArgumentError(f"soft names {sorted(unknown)[0]!r}; it may name some of: {' '.join(SOFT)}")
+    kinds, known = set(word("soft", soft).replace(",", " ").split()), TURNING + FLEXIBLE
+    if unknown := kinds - set(known):
+        raise ArgumentError(f"soft names {sorted(unknown)[0]!r}; it may name some of: {' '.join(known)}")
     ends = {"methyl": flag("methyl", methyl), "hydroxyl": flag("hydroxyl", hydroxyl)}
+    turning = {kind: kind in kinds for kind in TURNING} | ends
+    flexible = tuple(motion for motion in FLEXIBLE if motion in kinds)
     chosen = []
     for bond in sorted(structure.bridges):
-        end = _end(structure, bond)
-        if end == "atom" or _held(structure, bond) or _on_axis(structure, bond, places):
-            continue
-        kind = _backbone(structure, bond) or "chi"
-        if ends.get(end, kind in kinds):
-            chosen.append(Rotor(bond, end or kind, _name(structure, bond, kind)))
+        kind = _turning(structure, bond, places)
+        kind = kind if turning.get(kind) else ""
+        heavy = all(structure.elements[k] != "H" for k in bond)
+        if motions := (flexible if heavy else ()) + ((TORSION,) if kind else ()):
+            chosen.append(SoftBond(bond, kind, _name(structure, bond, turns=bool(kind)), motions))
     return chosen
+
+
+def _turning(structure: Structure, bond: Bond, places: Array) -> str:
+    """The kind of a torsion; empty for bonds that cannot turn."""
+    end = _end(structure, bond)
+    if end == "atom" or _held(structure, bond) or _on_axis(structure, bond, places):
+        return ""
+    return end or _backbone(structure, bond) or "chi"
 
 
 def _sides(bond: Bond) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -142,12 +163,11 @@ def _backbone(structure: Structure, bond: Bond) -> str | None:
     return None
 
 
-def _name(structure: Structure, bond: Bond, kind: str) -> str:
-    """TRP6.phi, TRP6.CA-CB; omega belongs to the residue before the bond."""
+def _name(structure: Structure, bond: Bond, turns: bool) -> str:
+    """TRP6.phi, or TRP6.CA-CB; omega belongs to the residue before the bond."""
     first = structure.residues[min(structure.residue[k] for k in bond)]
-    if kind != "chi":
-        return f"{first}.{kind}"
-    return f"{first}.{'-'.join(structure.names[k] for k in bond)}"
+    backbone = _backbone(structure, bond) if turns else None
+    return f"{first}.{backbone or '-'.join(structure.names[k] for k in bond)}"
 
 
 def unique(names: Iterable[str]) -> list[str]:
