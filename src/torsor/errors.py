@@ -1,8 +1,8 @@
-"""What torsor raises: every error is a `TorsorError`, and every `TorsorError` is a `ValueError`."""
+"""The errors of torsor: every error is a `TorsorError`, and every `TorsorError` is a `ValueError`."""
 
 
 class TorsorError(ValueError):
-    """Something torsor was given is wrong; the message says what, where and what to do."""
+    """An input is wrong; the message says what, where and what to do."""
 
 
 class ModelError(TorsorError):
@@ -14,12 +14,12 @@ class ArgumentError(TorsorError):
 
 
 class SingularError(TorsorError):
-    """The dynamics have no (unique) answer here; the message names the joint or the state."""
+    """The dynamics have no unique solution here; the message names the joint or the state."""
 
 
 class DeviceError(TorsorError):
-    """Compiled code cannot run: a GPU is missing, out of memory or not up to it, or the system forbids it."""
+    """Compiled code cannot run: a GPU is missing, out of memory or too old, or the system forbids it."""
 
 
 class ModelWarning(UserWarning):
-    """A file was read, but some of it was changed or is not modelled; the message says what."""
+    """A file was read, but part of it was changed or is not modelled; the message says which."""

@@ -30,7 +30,7 @@ from torsor.model.model import Model
 
 Array = NDArray[Any]
 
-MOST_STRUCTURES = 32  # whose programs are kept
+MOST_STRUCTURES = 32  # structures whose programs are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Members:
 
     @property
     def store(self) -> Store:
-        """What has been made for this structure."""
+        """The store of this structure."""
         return _structure(self.key)
 
 
@@ -71,7 +71,7 @@ def _structure(key: str) -> Store:
 
 
 def members(batch: ModelBatch) -> Members:
-    """The members of a batch, framed once; of those that were replaced, the rows of `inputs` are."""
+    """The members of a batch, framed once; after `replaced`, only the replaced rows of `inputs` are framed again."""
     found = vars(batch).get("framed")
     if found is None or not all(_written(found, *some) for some in batch.replacements):
         found = vars(batch)["framed"] = _members(batch)
@@ -80,7 +80,7 @@ def members(batch: ModelBatch) -> Members:
 
 
 def _written(found: Members, index: Any, some: ModelBatch) -> bool:
-    """Write the numbers of replaced members among those of all, unless their structure is another one."""
+    """Write the numbers of replaced members into the inputs, unless their structure differs."""
     own = _members(some)
     if (own.frames is not found.frames or own.inputs.keys() != found.inputs.keys()) and own.key != found.key:
         return False
@@ -97,7 +97,7 @@ def _members(batch: ModelBatch) -> Members:
         inputs["armatures"] = _rows(batch.model, varied["armature"])
     if "gravity" in varied:
         inputs["gravities"] = varied["gravity"].copy()
-    if not inputs and batch.shape:  # members that differ only in their joints: an input that has their axes
+    if not inputs and batch.shape:  # members that differ only in their joints: add an input with their batch axes
         inputs["gravities"] = np.tile(batch.model.gravity, (*batch.shape, 1))
     return Members(frames, inputs)
 
@@ -109,7 +109,7 @@ def _framed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
         return _reframed(batch)
     if not any(name in varied for name in (*INERTIAL, "armature")):
         return framed(model), {}
-    frames = short_frames(model)  # whose kinds know no inertias and no rotors
+    frames = short_frames(model)  # its kinds do not depend on inertias and rotors
     own = {name: getattr(model, name) for name in INERTIAL}
     if not varied.keys() & own.keys():
         return frames, {}
@@ -118,7 +118,7 @@ def _framed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
 
 
 def _with_rotors(frames: Framed) -> Framed:
-    """The same, with rotors at every joint: a member gives the same bits whether or not another one has some there."""
+    """The same, with rotors at every joint, so that a member's bits do not depend on the rotors of other members."""
     turning = [kind._replace(rotors=True) for kind in frames.kinds]
     kinds = tuple(sorted(set(turning)))
     place = np.array([kinds.index(kind) for kind in turning], np.int32)
@@ -137,8 +137,8 @@ def _rows(model: Model, x: Array) -> Array:
 def _reframed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
     """Every member in its own short frames.
 
-    The forms of the placements do not depend on the numbers, so that a member gives the same bits in any batch, unless
-    a body is so small that its origin must stay at its joint (`frames.FAR`).
+    The forms of the placements do not depend on the numbers, so a member gives the same bits in any batch, unless a
+    body is so small that its origin must stay at its joint (`frames.FAR`).
     """
     model, forest = batch.model, reframe(batch.forest)
     form = np.array([FORMS.index(kind.form) for kind in forest.kinds])[forest.kind].reshape(-1, model.n)
@@ -157,7 +157,7 @@ def _reframed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
 
 
 def _general_forms(model: Model) -> Array:
-    """For each body, the form (in `FORMS`) of any placement: only a first screw that its parent absorbs is left out."""
+    """For each body, the most general form in `FORMS`: without the first screw if the parent absorbs it."""
     absorbed, axial = absorbed_children(model), np.array([joint.axial for joint in JOINTS])[model.joint]
     form = np.full(model.n, FORMS.index("zyxz"))
     form[absorbed[(absorbed >= 0) & axial]] = FORMS.index("yxz")

@@ -1,4 +1,4 @@
-"""A model some of whose joints are held: their bodies merge into those they hang on."""
+"""A model with some joints locked: their bodies merge into their parents."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def locked(model: Model, joints: Mapping[str, ArrayLike]) -> Model:
 
 
 def _positions(model: Model, joints: Mapping[str, ArrayLike]) -> dict[int, Array]:
-    """The coordinates of every locked joint; joints that follow a locked one are locked where they follow to."""
+    """The coordinates of every locked joint; joints that follow a locked one are locked at their coupled positions."""
     if not isinstance(joints, Mapping):
         raise ArgumentError(f'joints must be a dictionary such as {{"finger": 0.02}}, not {shown(joints)}')
     q, held = model.neutral(), []
@@ -82,7 +82,7 @@ def _on(place: Frame, R: Array, p: Array) -> Frame:
 
 
 def _extras(model: Model, held: Mapping[int, Any], places: Mapping[int, Frame], left_q: Array, left_v: Array) -> Extras:
-    """Couplings, actuators, keyframes and shapes of what still moves."""
+    """Couplings, actuators, keyframes and shapes of the remaining joints."""
     extras, freedom = model.extras, {int(k): i for i, k in enumerate(left_v)}
     visuals = []
     for shape in extras.visuals:
