@@ -137,7 +137,7 @@ class WasmFunction:
 """
 
     def files(self, states: Sequence[NDArray[Any]], expected: NDArray[Any], last: str) -> dict[str, str | bytes]:
-        """The content of each file; `last`: who wrote it, and when."""
+        """The content of each file; `last`: the version and time of writing."""
         end = f"/* {last} */\n"
         return {
             f"{self.name}.wasm": self.module,

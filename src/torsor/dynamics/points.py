@@ -1,10 +1,10 @@
-"""Many points of the bodies: where they are, and how forces on them are felt at the joints.
+"""Many points of the bodies: their positions, and the joint torques of forces on them.
 
-A point moves with one body. Forces are first summed up per body, sum f and sum f p^T (twelve numbers that do not depend
+A point moves with one body. Forces are first summed per body, sum f and sum f p^T (twelve numbers that do not depend
 on the state: see `algorithms/pulls.py`); two sweeps turn these sums into torques.
 
-Points are taken in rows. First there is one row of four places for every body, in order, so that poses and rows meet
-without being gathered. Bodies with more points have longer rows behind them instead.
+Points are stored in rows. First comes one row of four places for every body, in order, so that no gather is needed to
+combine poses and rows. Bodies with more points have longer rows after these instead.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from torsor.validate import array, integer_array, real_array
 
 Array = NDArray[Any]
 FIRST, FURTHER = 4, 16  # points in a row: most bodies of a molecule carry one to four atoms, rings up to sixteen
-CACHED = 2**16  # numbers between two kernels
+CACHED = 2**16  # intermediate numbers between two kernels
 FEWEST = 8  # states in a block: they fill the lanes of a vector
 EVERY = (slice(None),)  # one block
 
 
 def looped(algorithm: Algorithm, model: Model) -> Program:
-    """A program in loops, kept with the model: all trees share its machine code, so a new one waits for nothing."""
+    """A program in loops, stored with the model: all trees share its machine code, so a new model does not wait."""
     return store(model).once(("looped", algorithm), lambda: compile_program(algorithm, model, unroll=NEVER))
 
 
 class Points:
-    """Hold points that move with the bodies of a model: where they are, and how forces on them are felt.
+    """Hold points that move with the bodies of a model: compute their positions, and the torques of forces on them.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Points:
     body : (m,) array_like
         The number of the body with which each point moves; -1 is the base.
     place : (m, 3) array_like
-        Where each point is, in the frame of its body, in m.
+        The position of each point in the frame of its body, in m.
 
     Raises
     ------
@@ -92,17 +92,17 @@ class Points:
         return f"Points({len(self)} on {self.model.name})"
 
     def positions(self, q: ArrayLike) -> Array:
-        """Compute where the points are in the base's axes.
+        """Compute the positions of the points in the base's axes.
 
         Parameters
         ----------
         q : (..., nq) array_like
-            Configurations; one that is not finite has points that are not finite, and changes nothing about the others.
+            Configurations; if one is not finite, only its own points are not finite.
 
         Returns
         -------
         x : (..., m, 3) ndarray
-            Places, in m.
+            Positions, in m.
         """
         q = _rows("q", q, self.model.nq)
         states = q.reshape(-1, self.model.nq)
@@ -112,19 +112,19 @@ class Points:
         return out.reshape(*q.shape[:-1], len(self), 3)
 
     def torques(self, q: ArrayLike, forces: ArrayLike) -> Array:
-        """Compute how forces on the points are felt at the joints: J(q)^T f.
+        """Compute the joint torques of forces on the points: J(q)^T f.
 
         Parameters
         ----------
         q : (..., nq) array_like
             Configurations.
         forces : (..., m, 3) array_like
-            In the base's axes, in N.
+            Forces in the base's axes, in N.
 
         Returns
         -------
         tau : (..., nv) ndarray
-            In N m and N.
+            Torques and forces, in N m and N.
         """
         q, forces = _rows("q", q, self.model.nq), _rows("forces", forces, len(self), 3)
         if q.shape[:-1] != forces.shape[:-2]:
@@ -139,7 +139,7 @@ class Points:
         return out
 
     def _blocks(self, count: int) -> Sequence[slice]:
-        """So many states at a time that what lies between the kernels stays in the cache."""
+        """Slices of states such that the intermediate numbers between kernels stay in the cache."""
         few = self._few
         return [slice(k, k + few) for k in range(0, count, few)] if count > few else EVERY
 
@@ -155,17 +155,17 @@ class Points:
             out[:, self._held] = self.place[self._held]
 
     def sums(self, forces: Array) -> Array:
-        """Add up the forces on the points of every body: sum f, and the rows of sum f p^T.
+        """Sum the forces on the points of every body: sum f, and the rows of sum f p^T.
 
         Parameters
         ----------
         forces : (..., m, 3) ndarray
-            In the base's axes, in N.
+            Forces in the base's axes, in N.
 
         Returns
         -------
         sums : (..., n, 12) ndarray
-            What the kernels take.
+            The sums, as the kernels take them.
         """
         found = self._first.sums(forces)
         if len(self._bodies):
@@ -197,8 +197,8 @@ def _rows(name: str, x: ArrayLike, *core: int) -> Array:
 class PointRows:
     """Rows of points of one body each.
 
-    place   (rows, width, 4) in the body, with 1 behind it; zero where no point is
-    point   (rows, width) which point; where there is none, another one of the row
+    place   (rows, width, 4) position in the body, followed by 1; zero where there is no point
+    point   (rows, width) index of the point; where there is none, another one of the row
     """
 
     place: Array
@@ -206,23 +206,23 @@ class PointRows:
 
     @classmethod
     def of(cls, points: Array, place: Array) -> PointRows:
-        """Of a table (rows, width) of points; -1: none."""
+        """Make rows from a table (rows, width) of points; -1: none."""
         there = points >= 0
         padded = np.zeros((*points.shape, 4))
         padded[there] = np.append(place, np.ones((len(place), 1)), axis=1)[points[there]]
         return cls(padded, np.where(there, points, points[:, :1]).clip(0))
 
     def positions(self, poses: Array, out: Array) -> None:
-        """Write (B, rows * width, 3) of poses (B, rows, 4, 4)."""
+        """Write positions (B, rows * width, 3) for poses (B, rows, 4, 4)."""
         _placed(self.place.shape[1])(poses, self.place, out=out.reshape(len(out), *self.point.shape, 3))
 
     def sums(self, forces: Array) -> Array:
-        """(B, rows, 12) of forces (B, m, 3)"""
+        """Sums (B, rows, 12) for forces (B, m, 3)."""
         return _pulled(self.place.shape[1])(forces.take(self.point, axis=1), self.place)
 
 
 def _rows_of(body: Array, n: int) -> tuple[Array, Array, Array]:
-    """Tables of points (-1: none): of every body with few; of bodies with more; and these bodies."""
+    """Tables of points (-1: none): for every body with few points; for bodies with more; and these bodies."""
     members, count = np.argsort(body, kind="stable"), np.bincount(body[body >= 0], minlength=n)
     start = np.searchsorted(body[members], np.arange(n))
     many = count > FIRST
@@ -245,7 +245,7 @@ def _rows_of(body: Array, n: int) -> tuple[Array, Array, Array]:
 @cache
 def _placed(width: int) -> Any:
     def placed(T: Any, x: Any) -> list[Any]:
-        """R x + p of a few points; the fourth number of each only says that it is there."""
+        """R x + p of a few points; the fourth number of each only marks that it exists."""
         return [[dot(row[:3], point[:3]) + row[3] for row in T[:3]] for point in x]
 
     return compile_pointwise(placed, {"T": (4, 4), "x": (width, 4)}, key=("points", "placed"))
