@@ -1,8 +1,8 @@
-"""URDF: the links and joints of a robot, read by the standard library alone.
+"""URDF: the links and joints of a robot, read with the standard library alone.
 
-Joints keep the order of the file.  A continuous joint is a revolute one: one angle.  What the standard demands but
-simulators do without is forgiven, with a note: a limit without effort or velocity, a joint without limit, a robot
-without a name, an <inertial> without <inertia>, a parent "world" that is no link (it is the base).
+Joints keep the order of the file.  A continuous joint is a revolute one, with one angle.  Omissions that the standard
+forbids but simulators accept are accepted with a note: a limit without effort or velocity, a joint without limit, a
+robot without a name, an <inertial> without <inertia>, a parent "world" that is not a link (it is the base).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def inertial(document: Document, link: Element, robot: Robot) -> dict[str, Any]:
 
 
 def _hang(document: Document, robot: Robot, joints: dict[str, Element], bodies: dict[str, RobotLink]) -> str:
-    """Hang every link on its parent; the name of the root link."""
+    """Connect every link to its parent; returns the name of the root link."""
     hung: dict[str, str] = {}
     for name, joint in joints.items():
         child, parent = _link(document, joint, "child"), _link(document, joint, "parent")
@@ -137,7 +137,7 @@ def _joint(document: Document, robot: Robot, name: str, joint: Element, link: Ro
     if link.joint in ("revolute", "prismatic") and not any(link.axis):
         raise document.error(joint, "its axis is zero")
     if link.joint == "planar" and axis is not None and any(link.axis[:2]):
-        # Peers move a planar joint in the plane x, y whatever the axis says; so does this reader, but it says so.
+        # Peers move a planar joint in the plane x, y whatever its axis is; so does this reader, with a note.
         robot.note(
             "ignored", f"joint {name!r}", f"its axis {link.axis}: a planar joint moves in the plane of its x and y"
         )
@@ -173,7 +173,7 @@ def _limits(document: Document, robot: Robot, name: str, joint: Element, kind: s
 
 
 def _unlimited(x: float) -> float:
-    """The largest numbers stand for no limit, because the standard demands one."""
+    """Convert the largest numbers to no limit; files use them because the standard requires a limit."""
     return copysign(inf, x) if abs(x) >= HUGE else x
 
 
@@ -208,7 +208,7 @@ def _mimics(document: Document, robot: Robot, joints: dict[str, Element]) -> Non
             robot.mimics[name] = leader, ratio, offset
 
 
-# ---- what does not move the robot ----
+# ---- elements without effect on the motion ----
 
 
 def _visuals(document: Document, robot: Robot, links: dict[str, Element], folders: Folders) -> None:

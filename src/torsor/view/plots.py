@@ -1,4 +1,4 @@
-"""Plots of trajectories: a panel per quantity, unit and limb, with the joints' names and limits; and the energies."""
+"""Plots of trajectories: one panel per quantity, unit and limb, with the joints' names and limits; and the energies."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MOST_PANELS, MOST_LABELS = 12, 8
 SMOOTH = 1000  # points of a curve
 MOST_NUMBERS = 5_000_000  # of all curves together: with very many coordinates, fewer points
 MOST_CURVES = 300  # in one panel; of more coordinates, evenly chosen ones
-FLAT = 0.02  # of the range of the energies: a sum that changes less is drawn on its own
-NEAR = 0.05  # of the range of a joint: its limits are drawn if it comes so close to them
+FLAT = 0.02  # of the range of the energies: a sum that changes less is drawn in its own panel
+NEAR = 0.05  # of the range of a joint: its limits are drawn if it comes this close to them
 STILL = 1e-7  # degrees or radians: smaller angles are rounding errors, and are drawn as zero
 APART = 0.085  # of the height of a panel: the least distance of labels
 
 QUANTITIES = ("q", "v", "a", "tau", "energy")
 ANGLE, LENGTH, NUMBER = "rad", "m", "–"
-# what an axis says, by quantity and by the unit of the coordinate; {0} are the units of the model
+# axis labels, by quantity and by the unit of the coordinate; {0} are the units of the model
 MEASURES = {
     "q": {ANGLE: "angle, rad", LENGTH: "position, {0.length}", NUMBER: "quaternion"},
     "v": {ANGLE: "angular velocity, rad/{0.time}", LENGTH: "velocity, {0.length}/{0.time}"},
@@ -49,7 +49,7 @@ MEASURES = {
 
 
 class Curve(NamedTuple):
-    """An entry of q, v, a or tau: its place, its name, and its limits."""
+    """An entry of q, v, a or tau: its index, its name, and its limits."""
 
     at: int
     name: str
@@ -95,11 +95,11 @@ def plot_trajectory(run: Trajectory, path: str | Path | None = None, quantities:
         return save(figure, path, run.about)
 
 
-# ---- which panels ----
+# ---- choice of panels ----
 
 
 def panels_of(model: Model, quantity: str, joints: Any = None) -> list[Panel]:
-    """The panels of a quantity; of very many, one for each unit. The motion of a floating base is apart."""
+    """The panels of a quantity; if very many, one for each unit. The motion of a floating base has its own panels."""
     wanted, found = _chosen_bodies(model, joints), limbs(model)
     what = "coordinates" if quantity == "q" else "velocities"
     starts = model.q_start if quantity == "q" else model.v_start
@@ -163,7 +163,7 @@ def _draw_panel(ax: Axes, panel: Panel, t: Array, x: Array, units: str, theme: s
 
 
 def _draw_limits(ax: Axes, y: Array, lower: float, upper: float, colour: str) -> None:
-    """A band beyond each limit that a curve reaches or comes near to."""
+    """A band beyond each limit that a curve reaches or approaches."""
     low, high = ax.get_ylim()
     near = NEAR * (upper - lower) if np.isfinite(upper - lower) else 0.0
     if np.isfinite(lower) and y.min() < lower + near:
@@ -173,7 +173,7 @@ def _draw_limits(ax: Axes, y: Array, lower: float, upper: float, colour: str) ->
 
 
 def _draw_curves(ax: Axes, t: Array, y: Array, names: Sequence[str], theme: str) -> None:
-    """Curves with their names at their right ends, where there are several."""
+    """Curves with their names at the right ends if there are several."""
     for own, (colour, dashes) in zip(y, lines(theme)):
         ax.plot(t, own, color=colour, linestyle=dashes)
     ax.set_xlim(t[0], t[-1] if t[-1] > t[0] else t[0] + 1)
@@ -184,7 +184,7 @@ def _draw_curves(ax: Axes, t: Array, y: Array, names: Sequence[str], theme: str)
 
 
 def _apart(places: Sequence[float]) -> list[float]:
-    """Places from 0 to 1, moved as little as is needed to be `APART` from each other."""
+    """Positions from 0 to 1, moved as little as possible to be `APART` from each other."""
     order, found = np.argsort(places), np.array(places, float)
     for _ in range(50):
         gaps = APART - np.diff(found[order])
@@ -209,7 +209,7 @@ def _crowd(ax: Axes, t: Array, y: Array, names: Sequence[str]) -> None:
 
 
 def _energies(model: Model, q: Array, v: Array) -> list[tuple[str, str, dict[str, Array]]]:
-    """The energies; a sum that is flat has a panel of its own, relative to the greatest kinetic energy."""
+    """The energies; a flat sum gets its own panel, relative to the greatest kinetic energy."""
     kinetic, potential = dynamics.kinetic_energy(model, q, v), dynamics.potential_energy(model, q)
     total, most = kinetic + potential, float(kinetic.max())
     parts = [("energy", f"energy, {model.units.energy}", {"kinetic": kinetic, "potential": potential, "sum": total})]
@@ -224,7 +224,7 @@ def _columns(panels: int) -> int:
 
 
 def _grid(panels: int, name: str) -> tuple[Figure, list[Axes]]:
-    """A figure of panels in one or two columns, over the same time."""
+    """A figure of panels in one or two columns with a common time axis."""
     columns = _columns(panels)
     rows = ceil(panels / columns)
     height = 1.75 if panels > 1 else 3.0
@@ -254,7 +254,7 @@ def _between(t: Array, rows_at: Array, rows: Array) -> Array:
     return np.stack([np.interp(t, rows_at, x) for x in rows.T], axis=-1)
 
 
-# ---- chosen quantities, and the papers' figures: a panel for each ----
+# ---- chosen quantities, and the papers' figures: one panel for each ----
 
 
 def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figure:
@@ -304,7 +304,7 @@ def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str]
 
 
 def axis_labels(model: Model, quantity: str) -> list[str]:
-    """What an axis says for each entry of a quantity."""
+    """The axis label for each entry of a quantity."""
     what = "coordinates" if quantity == "q" else "velocities"
     words = {unit: text.format(model.units) for unit, text in MEASURES[quantity].items()}
     return [words[unit] for code in model.joint for _, unit in getattr(JOINTS[code], what)]

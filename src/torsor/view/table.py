@@ -1,4 +1,4 @@
-"""Models, studies and steps of algorithms as tables of HTML: what a notebook shows of them."""
+"""Models, studies and steps of algorithms as HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_ROWS = 40  # bodies or steps of a table; of more, the first ones
 
 
 def of_model(model: Model) -> str:
-    """A row per body: what it hangs on, its joint, its mass, and what its joint does by itself."""
+    """One row per body: its parent, its joint, its mass, and the passive quantities of its joint."""
     own = sorted(set(nondefault(model)))
     head = ["body", "parent", "joint", f"mass, {model.units.mass}", *own]
 
@@ -36,7 +36,7 @@ def of_model(model: Model) -> str:
 
 
 def of_study(study: Study) -> str:
-    """What is stored of the members, and how far they are."""
+    """The stored quantities of the members, and their progress."""
     rows = [
         [name.removeprefix("vary/"), "drawn" if name.startswith("vary/") else "stored", str((x.rows, *x.shape))]
         for name, x in study.group.variables.items()
@@ -48,7 +48,7 @@ def of_study(study: Study) -> str:
 
 
 def of_steps(title: str, steps: Sequence[SweepStep]) -> str:
-    """A row per step: what it received, read, kept and handed on, with the values."""
+    """One row per step: the values it received, read, kept and handed on."""
 
     def row(step: SweepStep) -> list[str]:
         where = step.body if step.freedom is None else f"{step.body}, from freedom {step.freedom}"
