@@ -666,7 +666,7 @@ def _sweep_parser(commands: Any) -> None:
 def sweep(options: argparse.Namespace) -> int:
     from torsor.ensembles import files, places
 
-    asked = files.read(options.study, find_model)
+    kwargs = files.read(options.study, find_model)
     if places.at(options.store).read("zarr.json") is not None and not (options.resume or options.shard):
         raise ArgumentError(f"{options.store} is there already: --resume goes on with it")
     found = re.fullmatch(r"(\d+)/(\d+)", options.shard or "0/1")
@@ -674,13 +674,13 @@ def sweep(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--shard {options.shard}: give I/N, for example 0/8")
     begin = time.perf_counter()
     try:
-        study = _swept(options, asked, (int(found[1]), int(found[2])))
+        study = _swept(options, kwargs, (int(found[1]), int(found[2])))
     except KeyboardInterrupt:
         return _interrupted_sweep(options)
     failed, done = study.failed, int((study.status > 0).sum())
     if options.json:
         words = {"store": options.store, "members": study.n, "done": done, "failed": failed,
-                 "seconds": round(time.perf_counter() - begin, 3), "seed": asked.get("seed", 0), **made()}  # fmt: skip
+                 "seconds": round(time.perf_counter() - begin, 3), "seed": kwargs.get("seed", 0), **made()}  # fmt: skip
         print(json.dumps(words))
     else:
         out.print(f"{done} of {study.n} members done, {len(failed)} failed -> {escape(options.store)}")
@@ -860,10 +860,10 @@ def find_model(name: str, base: str | None = None) -> Model:
     if Path(name).suffix or name.startswith(PREFIX):
         if not name.startswith(PREFIX) and not Path(name).is_file():
             raise ArgumentError(f"there is no model file {name}")
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", ModelWarning)
             model = load(name) if base is None else load(name, base=base)
-        for warning in said:
+        for warning in warned:
             err.print(f"[yellow]{escape(str(warning.message))}[/]", soft_wrap=True)
         return model
     if base is not None:

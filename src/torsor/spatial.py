@@ -115,11 +115,11 @@ class Inertia(NamedTuple):
 
     def without(self, axes: Iterable[int]) -> Inertia:
         """The same with the rows and columns of the coordinates `axes` (0..5) set to zero."""
-        gone = set(axes)
+        removed = set(axes)
 
         def cut(A: Mat, rows: int, columns: int) -> Mat:
             return Mat.of(
-                (0.0 if {rows + i, columns + j} & gone else x for j, x in enumerate(row)) for i, row in enumerate(A)
+                (0.0 if {rows + i, columns + j} & removed else x for j, x in enumerate(row)) for i, row in enumerate(A)
             )
 
         return Inertia(cut(self.J, 0, 0), cut(self.H, 0, 3), cut(self.M, 3, 3))

@@ -193,8 +193,8 @@ def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip:
             I, F = f.carry(I), f.Ad_inv_dual(F)
             columns = [f.Ad_inv_dual(column) for column in columns]
     R = unknown_wrenches(links[0], here[0].q, loaded)
-    felt = [I @ r for r in R]
-    A = factor(Mat.symmetric(lambda i, j: pair(felt[i], R[j]), len(R)))
+    loads = [I @ r for r in R]
+    A = factor(Mat.symmetric(lambda i, j: pair(loads[i], R[j]), len(R)))
     segment = _mobilities(R, A, columns, F, mobility, c2, size)
     return Condensed(segment, Run(bodies[::-1], R, A0), [*pivots, *A[1]])
 

@@ -142,8 +142,8 @@ def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, T
     (`sound`), and so are all results.
     """
     H, G, T = handle
-    felt = [rest.I @ g for g in G]
-    inertia = factor(Mat.symmetric(lambda i, j: pair(felt[i], G[j]), len(G)))
+    loads = [rest.I @ g for g in G]
+    inertia = factor(Mat.symmetric(lambda i, j: pair(loads[i], G[j]), len(G)))
     N = [solve(inertia, Vec.unit(k, len(G))) for k in range(len(G))]
     CH = [segment.C @ h for h in H]
     yielding = Mat.symmetric(lambda i, j: N[i][j] + pair(CH[i], H[j]), len(H))

@@ -403,15 +403,15 @@ def without_unread(lines: Sequence[str]) -> list[str]:
         for name in read_by[-1]:
             reads[name] = reads.get(name, 0) + 1
     unread = [name for name in sets if not reads.get(name)]
-    gone: set[int] = set()
+    removed: set[int] = set()
     while unread:
         for k in sets[unread.pop()]:
-            gone.add(k)
+            removed.add(k)
             for name in read_by[k]:
                 reads[name] -= 1
                 if not reads[name] and name in sets:
                     unread.append(name)
-    return [line for k, line in enumerate(lines) if k not in gone]
+    return [line for k, line in enumerate(lines) if k not in removed]
 
 
 def _uses(body: str, name: str) -> bool:

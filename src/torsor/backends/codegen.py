@@ -60,8 +60,8 @@ def _llvm() -> Any:
 @functools.cache
 def host() -> Host:
     """This machine according to LLVM.  The answer is cached per processor and llvmlite version; the import is slow."""
-    seen = _seen_without_llvm()
-    return Host(*json.loads(cache.remembered(seen, _ask_llvm) if seen else _ask_llvm()))
+    identity = _seen_without_llvm()
+    return Host(*json.loads(cache.remembered(identity, _ask_llvm) if identity else _ask_llvm()))
 
 
 def _ask_llvm() -> str:

@@ -229,7 +229,7 @@ class Bound:
                 addresses.append(address(memory))
             self.launch(addresses, _stream_number(kind, like), _wake)
             if kind == "jax":
-                _hold(args)
+                _keep_until_read(args)
         return result
 
 
@@ -245,17 +245,19 @@ def _wake() -> None:
     cupy().cuda.Device().use()
 
 
-_held: deque[tuple[Any, Sequence[Any]]] = deque()  # JAX arrays, and the events after the kernels that read them
+_arrays_in_use: deque[tuple[Any, Sequence[Any]]] = (
+    deque()
+)  # JAX arrays, and the events after the kernels that read them
 
 
-def _hold(args: Sequence[Any]) -> None:
+def _keep_until_read(args: Sequence[Any]) -> None:
     """Keep JAX arrays alive until the queued kernels have read them: XLA does not know our stream."""
     event = cupy().cuda.Event(disable_timing=True)
     event.record()
-    _held.append((event, args))
-    while _held[0][0].done:
-        _held.popleft()
-        if not _held:
+    _arrays_in_use.append((event, args))
+    while _arrays_in_use[0][0].done:
+        _arrays_in_use.popleft()
+        if not _arrays_in_use:
             return
 
 

@@ -387,8 +387,8 @@ def _turn_squares(w: LLVMWriter, width: int, columns: str, into: bool, vector_of
         # whole cache lines, if all rows have the same alignment; the columns before and after them separately
         address = w.op("ptrtoint ptr %array to i64")
         odd = w.i64("or", w.i64("and", "%step", 63), w.i64("and", address, size - 1))
-        alike, several = w.op(f"icmp eq i64 {odd}, 0"), w.op(f"icmp sge i64 {columns}, {2 * width}")
-        w.branch(w.op(f"and i1 {alike}, {several}"), "lines", "together")
+        aligned, several = w.op(f"icmp eq i64 {odd}, 0"), w.op(f"icmp sge i64 {columns}, {2 * width}")
+        w.branch(w.op(f"and i1 {aligned}, {several}"), "lines", "together")
         w.start("lines")
         start = w.i64("udiv", w.i64("and", w.i64("sub", 0, address), 63), size)
         end = w.i64("add", start, w.i64("and", w.i64("sub", columns, start), -width))

@@ -44,8 +44,8 @@ def operations_of(code: Code | LoopCode, frames: Framed, frame: Frame | None) ->
         for (kind, _), c in code.columns.starts.items():
             total = total + _climbed(code.columns, c, int(bodies[kind]), int((frames.kind[root] == kind).sum()))
         if code.columns.outward:  # for a symmetric matrix, only the bodies up to that of the column
-            asked = np.cumsum(freedoms[::-1])[::-1] if code.packing == ("symmetric",) else np.full(model.n, model.nv)
-            for c, times in zip(code.columns.outward.codes, *_by_kind(frames, asked)):
+            visits = np.cumsum(freedoms[::-1])[::-1] if code.packing == ("symmetric",) else np.full(model.n, model.nv)
+            for c, times in zip(code.columns.outward.codes, *_by_kind(frames, visits)):
                 total = total + Operations.of(c) * times
         if "product" in code.packing:
             shared = Packing.of(code.packing, model).sums

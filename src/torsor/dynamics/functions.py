@@ -207,8 +207,8 @@ def _moves(options: Mapping[str, Any]) -> bool:
 def _on_a_moving_base(method: str, model: Model, state: State, options: Mapping[str, Any]) -> Array:
     """Forward dynamics by methods for a base at rest: the motion of the base becomes torques."""
     q, v, tau = state
-    felt = base_forces(model, q, v, **{name: options[name] for name in BASE_MOTION})
-    return _forward_by(method, model, (q, v, _added(model, tau, felt)), {**options, **dict.fromkeys(BASE_MOTION)})
+    torques = base_forces(model, q, v, **{name: options[name] for name in BASE_MOTION})
+    return _forward_by(method, model, (q, v, _added(model, tau, torques)), {**options, **dict.fromkeys(BASE_MOTION)})
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,

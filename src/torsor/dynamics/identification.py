@@ -109,10 +109,10 @@ def base_parameters(model: Model) -> BaseParameters:
     q, (v, qdd) = model.random_configuration(rng, count), rng.normal(size=(2, count, model.nv))
     W = torque_regressor(model, q, v, qdd).reshape(count * model.nv, INERTIAL * model.n)
     sizes = np.linalg.norm(W, axis=0)
-    felt = sizes > DEPENDENT * sizes.max()
+    significant = sizes > DEPENDENT * sizes.max()
     basis: list[Array] = []
     columns: list[int] = []
-    for k in np.flatnonzero(felt):
+    for k in np.flatnonzero(significant):
         rest = W[:, k] / sizes[k]
         for _ in range(2):  # the second time removes what rounding left
             for unit in basis:
@@ -285,8 +285,10 @@ def _require_bodies(model: Model, parameters: Array, L: Array) -> None:
 
 def _check_sizes(model: Model, samples: dict[str, Array], noise: ArrayLike | None) -> None:
     """Raise if the size of the torques or their noise differs from that which the first model needs for this motion."""
-    bare = replace(model, armature=np.zeros(model.nv))
-    needed = np.abs(call(newton_euler.inverse_dynamics, bare, *(samples[name] for name in ("q", "v", "qdd")))).max()
+    rotorless = replace(model, armature=np.zeros(model.nv))
+    needed = np.abs(
+        call(newton_euler.inverse_dynamics, rotorless, *(samples[name] for name in ("q", "v", "qdd")))
+    ).max()
     if not needed:
         raise ArgumentError("these samples say nothing of the bodies: without gravity they neither move nor accelerate")
     sizes = {"tau": np.array(np.abs(samples["tau"]).max())}
@@ -307,8 +309,8 @@ def _of_rotors(model: Model, samples: dict[str, Array]) -> Array:
     """The torques of the rotors: armature qdd, and those of free joints at constant velocity."""
     if not model.armature.any():
         return np.zeros_like(samples["qdd"])
-    state, bare = (samples["q"], samples["v"]), replace(model, armature=np.zeros(model.nv))
-    bias = call(newton_euler.bias_forces, model, *state) - call(newton_euler.bias_forces, bare, *state)
+    state, rotorless = (samples["q"], samples["v"]), replace(model, armature=np.zeros(model.nv))
+    bias = call(newton_euler.bias_forces, model, *state) - call(newton_euler.bias_forces, rotorless, *state)
     return model.armature * samples["qdd"] + bias
 
 

@@ -90,17 +90,17 @@ def linearize(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, dt: floa
     A[..., :nv, nv:] = np.eye(nv)
     A[..., :nv, :nv] = _turning(model, np.broadcast_to(arrays["v"], (*batch, nv)))
     A[..., nv:, :nv], A[..., nv:, nv:], B[..., nv:, :] = D
-    return Linearization(A, B) if step is None else _held(A, B, step)
+    return Linearization(A, B) if step is None else _discretised(A, B, step)
 
 
-def _held(A: Array, B: Array, dt: float) -> Linearization:
+def _discretised(A: Array, B: Array, dt: float) -> Linearization:
     """The exact discretisation: exp [[A, B], [0, 0]] dt = [[A_d, B_d], [0, 1]]."""
     n = A.shape[-1]
     with np.errstate(over="ignore", invalid="ignore"):
-        held = _exponentials(np.concatenate([A, B], axis=-1, dtype=np.float64) * dt).astype(A.dtype)
-    if not np.isfinite(held).all():
+        exponentials = _exponentials(np.concatenate([A, B], axis=-1, dtype=np.float64) * dt).astype(A.dtype)
+    if not np.isfinite(exponentials).all():
         raise SingularError(f"linearize: changes grow beyond all numbers within dt = {dt:g}; take a shorter one")
-    return Linearization(held[..., :n], held[..., n:])
+    return Linearization(exponentials[..., :n], exponentials[..., n:])
 
 
 # exp X = (exp X / 2^s)^(2^s), with Taylor's polynomial of degree 16 once X / 2^s is at most 1/2 in size, from its

@@ -76,7 +76,7 @@ class Points:
             raise ArgumentError(f"body must be (m,) numbers of bodies, from -1 to {model.n - 1}, not {body!r:.80}")
         self.place = real_array("place", place, (len(self.body), 3)).copy()
         self.place.flags.writeable = False
-        self._held = np.flatnonzero(self.body < 0)
+        self._on_base = np.flatnonzero(self.body < 0)
         self._few = max(FEWEST, CACHED // (16 * model.n + 3 * len(self)))
         first, further, self._bodies = _rows_of(self.body, model.n)
         self._owner, self._begin = np.unique(self._bodies, return_index=True)
@@ -135,7 +135,7 @@ class Points:
             states, pulls = q.reshape(-1, self.model.nq), forces.reshape(-1, len(self), 3)
             tau = out.reshape(-1, self.model.nv)
             for few in self._blocks(len(states)):
-                self._felt(states[few], self.sums(pulls[few]), out=tau[few])
+                self._torque_program(states[few], self.sums(pulls[few]), out=tau[few])
         return out
 
     def _blocks(self, count: int) -> Sequence[slice]:
@@ -151,8 +151,8 @@ class Points:
         if len(self._bodies):
             self._further.positions(poses.take(self._bodies, axis=1), slots[:, cut:])
         slots.take(self._slot, axis=1, out=out, mode="clip")
-        if len(self._held):
-            out[:, self._held] = self.place[self._held]
+        if len(self._on_base):
+            out[:, self._on_base] = self.place[self._on_base]
 
     def sums(self, forces: Array) -> Array:
         """Sum the forces on the points of every body: sum f, and the rows of sum f p^T.
@@ -180,7 +180,7 @@ class Points:
         return looped(kinematics.body_poses, self.model)
 
     @cached_property
-    def _felt(self) -> Any:
+    def _torque_program(self) -> Any:
         return looped(pulls.torques, self.model)
 
 
@@ -207,10 +207,10 @@ class PointRows:
     @classmethod
     def of(cls, points: Array, place: Array) -> PointRows:
         """Make rows from a table (rows, width) of points; -1: none."""
-        there = points >= 0
+        exists = points >= 0
         padded = np.zeros((*points.shape, 4))
-        padded[there] = np.append(place, np.ones((len(place), 1)), axis=1)[points[there]]
-        return cls(padded, np.where(there, points, points[:, :1]).clip(0))
+        padded[exists] = np.append(place, np.ones((len(place), 1)), axis=1)[points[exists]]
+        return cls(padded, np.where(exists, points, points[:, :1]).clip(0))
 
     def positions(self, poses: Array, out: Array) -> None:
         """Write positions (B, rows * width, 3) for poses (B, rows, 4, 4)."""
@@ -232,9 +232,9 @@ def _rows_of(body: Array, n: int) -> tuple[Array, Array, Array]:
 
     def table(of: Array, skip: Array, count: Array, width: int) -> Array:
         at = skip[:, None] + np.arange(width)
-        there = at < count[of][:, None]
+        exists = at < count[of][:, None]
         found = np.full(at.shape, -1)
-        found[there] = members[(start[of][:, None] + at)[there]]
+        found[exists] = members[(start[of][:, None] + at)[exists]]
         return found
 
     every = np.arange(n)

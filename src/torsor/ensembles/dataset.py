@@ -63,7 +63,7 @@ def dataset(group: Group, model: Model | None) -> Any:
         axes = _axes(name, variable, model)
         if name not in ("digest", "t"):
             kind = coordinates if name.startswith(DRAWN) else variables
-            kind[_asked(name, variable)] = axes, _array(group, variable)
+            kind[_requested_name(name, variable)] = axes, _array(group, variable)
         for axis in axes:
             known = labels.get("pose" if axis.startswith("pose.") else "xyz" if axis.startswith("position.") else axis)
             if known is not None and len(known) == dict(zip(axes, (variable.rows, *variable.shape)))[axis]:
@@ -84,7 +84,7 @@ def _axes(name: str, variable: Variable, model: Model) -> tuple[str, ...]:
     return (member, several, *rest[1:]) if variable.shape[:1] == (sizes[several],) else variable.axes
 
 
-def _asked(name: str, variable: Variable) -> str:
+def _requested_name(name: str, variable: Variable) -> str:
     """The name of an array as the user wrote it: "PD.kp", "q:last"."""
     before, _, last = name.removeprefix(DRAWN).rpartition(".")
     return f"{before}:{last}" if last in REDUCTIONS and "time" not in variable.axes else name.removeprefix(DRAWN)

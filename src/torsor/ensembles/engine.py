@@ -107,11 +107,11 @@ class LaneEngine:
         inside = np.clip(TIMES, INSIDE, 1 - INSIDE) if len(law.knots) else np.array(TIMES)
         times = (self.timing.begin + t[:, None] + h[:, None] * inside).ravel()
         if law.changes:
-            alike = replace(law, constant=np.zeros(law.constant.shape[-2:]))
-            found[0] = (alike.commands_at(times).reshape(m, len(inside), -1) + constant[:, None]).reshape(m, -1)
+            common = replace(law, constant=np.zeros(law.constant.shape[-2:]))
+            found[0] = (common.commands_at(times).reshape(m, len(inside), -1) + constant[:, None]).reshape(m, -1)
         if law.schedule is not None:
-            alike = replace(law, values=np.zeros(law.values.shape[-1:]))
-            found[1] = gain + alike.values_at(times[:: len(inside)])
+            common = replace(law, values=np.zeros(law.values.shape[-1:]))
+            found[1] = gain + common.values_at(times[:: len(inside)])
         if law.waves:
             found[2] = numbers[0] + law.waves_at(times).reshape(numbers[0].shape)
         return found
@@ -264,8 +264,8 @@ class _Lanes:
         lanes = np.flatnonzero(accepted & ~at_once)
         looks: list[Array] = []  # the last three checks
         for part in range(LOOKS + 1):
-            there = step.between(lanes, np.full(len(lanes), part / LOOKS)) if part else self.y[lanes]
-            looks = [*looks, self.engine.gone(there, [x[lanes] for x in self.own]) if part else excess[lanes]][-3:]
+            states = step.between(lanes, np.full(len(lanes), part / LOOKS)) if part else self.y[lanes]
+            looks = [*looks, self.engine.gone(states, [x[lanes] for x in self.own]) if part else excess[lanes]][-3:]
             end = np.where((looks[-1] > 0).any(axis=1) & (part > 0), part / LOOKS, np.nan)
             if len(looks) == 3:
                 end = np.fmin(end, self._turned(step, lanes, (part - 2) / LOOKS, looks))

@@ -119,9 +119,9 @@ def _report(robot: Robot, repair: str) -> None:
     changed = [note for note in robot.notes if note.kind in ("repair", "invented")]
     if changed and repair == "strict":
         raise ModelError(f'{robot.path}: {_quoted(changed)}; repair="warn" changes these numbers as little as it can')
-    said = [note for note in robot.notes if note.kind != "read"]
-    if said and repair == "warn":
-        warnings.warn(f"{robot.path}: {_quoted(said)} (all remarks: model.notes)", ModelWarning, stacklevel=5)
+    reported = [note for note in robot.notes if note.kind != "read"]
+    if reported and repair == "warn":
+        warnings.warn(f"{robot.path}: {_quoted(reported)} (all remarks: model.notes)", ModelWarning, stacklevel=5)
 
 
 def _quoted(notes: list[Note]) -> str:

@@ -70,9 +70,9 @@ class _SdfReader:
         if gravity is not None:
             robot.gravity = self._numbers(gravity, 3)
         links = {name: RobotLink(name, **self._inertial(link)) for name, link in self.links.items()}
-        hung: dict[str, str] = {}
-        chains = [self._joint(name, joint, links, hung) for name, joint in self.joints.items()]
-        roots = [link for name, link in links.items() if name not in hung]
+        joint_of: dict[str, str] = {}
+        chains = [self._joint(name, joint, links, joint_of) for name, joint in self.joints.items()]
+        roots = [link for name, link in links.items() if name not in joint_of]
         self._place_roots(roots, base)
         robot.links = roots + [link for chain in chains for link in chain]
         taken = {link.name for link in robot.links}
@@ -194,17 +194,19 @@ class _SdfReader:
             raise self.document.error(joint, f"its {tag} {name!r} is no link of this model")
         return name
 
-    def _joint(self, name: str, joint: Element, parts: dict[str, RobotLink], hung: dict[str, str]) -> list[RobotLink]:
+    def _joint(
+        self, name: str, joint: Element, parts: dict[str, RobotLink], joint_of: dict[str, str]
+    ) -> list[RobotLink]:
         """The parts that a joint adds, its child last."""
         kind = self.document.word(joint, "type")
         if kind not in SINGLE and kind not in SEVERAL:
             known = ", ".join((*SINGLE, *SEVERAL))
             raise self.document.error(joint, f"unknown joint type {shown(kind)}; torsor knows {known}")
         parent, child = self._end(joint, "parent"), self._end(joint, "child")
-        if child == WORLD or child in hung or self._tree(parent) == child:
+        if child == WORLD or child in joint_of or self._tree(parent) == child:
             self.result.note("ignored", f"joint {name!r}", f"it closes a loop, or its child is the world ({kind})")
             return []
-        hung[child] = name
+        joint_of[child] = name
         self.roots[child] = self._tree(parent)
         at, link = self._pose(name), self._pose(child)
         axes = [joint.find(tag) for tag in ("axis", "axis2")][: 2 if kind in ("universal", "revolute2") else 1]

@@ -99,23 +99,25 @@ def inertial(document: Document, link: Element, robot: Robot) -> dict[str, Any]:
 
 def _hang(document: Document, robot: Robot, joints: dict[str, Element], bodies: dict[str, RobotLink]) -> str:
     """Connect every link to its parent; returns the name of the root link."""
-    hung: dict[str, str] = {}
+    joint_of: dict[str, str] = {}
     for name, joint in joints.items():
         child, parent = _link(document, joint, "child"), _link(document, joint, "parent")
         if child not in bodies:
             raise document.error(joint, f"its child {child!r} is no link of this robot")
-        if child in hung:
-            words = f"its child {child!r} hangs on joint {hung[child]!r} already: a loop, which URDF cannot describe"
+        if child in joint_of:
+            words = (
+                f"its child {child!r} hangs on joint {joint_of[child]!r} already: a loop, which URDF cannot describe"
+            )
             raise document.error(joint, words)
         if parent not in bodies and parent != WORLD:
             raise document.error(joint, f"its parent {parent!r} is no link of this robot")
         if parent not in bodies:
             bodies[WORLD] = RobotLink(WORLD)
             robot.note("read", f"joint {name!r}", "its parent 'world' is no link: it is the base")
-        hung[child] = name
+        joint_of[child] = name
         _joint(document, robot, name, joint, bodies[child])
         bodies[child].parent = parent
-    roots = [name for name in bodies if name not in hung]
+    roots = [name for name in bodies if name not in joint_of]
     if len(roots) != 1:
         found = f"{len(roots)} roots ({', '.join(map(repr, roots[:4]))})" if roots else "only links that hang in a loop"
         raise document.error(document.root, f"it has {found}; exactly one link must hang on no joint")

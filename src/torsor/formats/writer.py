@@ -83,12 +83,12 @@ class Draft:
         model, joint, name = self.model, JOINTS[self.model.joint[i]], self.model.joint_names[i]
         known, parts = nondefault(model, i), PRIMITIVES[joint.name]
         has = self.whole.get(joint.name, ())
-        alike = {key: float(x[0]) for key, x in known.items() if key in has and (x == x[0]).all()}
+        common = {key: float(x[0]) for key, x in known.items() if key in has and (x == x[0]).all()}
         if "rest" in known:  # formats have no rest positions for several freedoms
-            alike.pop("stiffness", None)
-        if has and (len(parts) == 1 or len(alike) == len(known)):
-            self._lose(name, known.keys() - alike.keys())
-            return [Primitive(name, joint.name, Z, alike)]
+            common.pop("stiffness", None)
+        if has and (len(parts) == 1 or len(common) == len(known)):
+            self._lose(name, known.keys() - common.keys())
+            return [Primitive(name, joint.name, Z, common)]
         found = []
         for k, (kind, axis) in enumerate(parts):
             values = {key: float(x[k]) for key, x in known.items() if x[k] != DEFAULTS[key]}

@@ -266,11 +266,11 @@ def _times() -> Iterator[Row]:
     what = f"time of M^-1 b ~ n^p, blocks of H, n = {LONG[0]} ... {LONG[-1]}"
     yield timed("Fig. 2", what, "O(n)", f"p = {p:.2f}", f"{p - 1:+.2f}")
     claims = (SMALL, "direct inversion is faster"), (LARGE, "the new method is faster")
-    for n, said in claims:
+    for n, claim in claims:
         for how, pair in (("NumPy", (direct, relaxed)), ("compiled", (compiled_direct, compiled_relaxed))):
             one, other = shortest([solver(n) for solver in pair])
             words = f"direct {1e3 * one:.4f} ms, relaxed {1e3 * other:.4f} ms"
-            yield timed("III, Fig. 2", f"N = {n}, both {how}", said, words, f"{other / one:.2g} times")
+            yield timed("III, Fig. 2", f"N = {n}, both {how}", claim, words, f"{other / one:.2g} times")
 
 
 # Brownian dynamics -------------------------------------------------------------------------------------------

@@ -323,9 +323,9 @@ def _times() -> Iterator[Row]:
     contenders = ("blocks of H", relaxed_solve, LONG), ("compiled sweeps", compiled_solve, LONG)
     for what, solver, lengths in (*contenders, ("inverse of M", dense_solve, DENSE)):
         p = exponent(solver, lengths)
-        said = "cubic" if solver is dense_solve else "linear"
+        claim = "cubic" if solver is dense_solve else "linear"
         what = f"time of x = M^-1 b ~ n^p, {what}, n = {lengths[0]} ... {lengths[-1]}"
-        yield timed("4.4, Fig. 3", what, said, f"p = {p:.2f}")
+        yield timed("4.4, Fig. 3", what, claim, f"p = {p:.2f}")
 
 
 IDENTITIES = (_calculus, _coordinates, _soft_and_hard)

@@ -157,8 +157,8 @@ def _any_chain() -> Iterator[Row]:
     free = found.M_hat - np.array([sum(np.outer(found.psi_hat[k], found.psi[k]) for k in range(a, b + 1))
                                    for a, b in zip(first, last)])  # fmt: skip
     forces = (o.G.T @ o.J @ moved.ravel()).reshape(-1, 6)
-    felt = np.einsum("nij,nj->ni", free, before) + found.eta[first]
-    yield identity("Eqs 26-28", "the wrench in a joint is M^_ii B mu + eta", felt, forces)
+    wrenches = np.einsum("nij,nj->ni", free, before) + found.eta[first]
+    yield identity("Eqs 26-28", "the wrench in a joint is M^_ii B mu + eta", wrenches, forces)
 
 
 # Table I ----------------------------------------------------------------------------------------------------

@@ -55,9 +55,9 @@ def _kernel(number: int, operation: Operation, threads: int) -> str:
     w = CWriter(64)
     found = [(entry(name), x) for name, x in w.emit(operation.code, entry).items()]
     for some in (found[k : k + AT_ONCE] for k in range(0, len(found), AT_ONCE)):
-        there = {place: w.let(place) for place, _ in some if place.startswith("sum_")}
+        current = {place: w.let(place) for place, _ in some if place.startswith("sum_")}
         for place, x in some:
-            w.do(f"{place} = {f'{there[place]} + {x}' if place in there else x};")
+            w.do(f"{place} = {f'{current[place]} + {x}' if place in current else x};")
     body = "\n".join([*places, *w.lines])
     return f"""\
 // {operation.name}: {operation.work} operations

@@ -139,8 +139,8 @@ def _units(law: Law) -> list[_Unit]:
             found += [_Unit(-1, False, q + k, v + k, 1, 1, 1) for k in range(joint.nv)]
         else:
             found.append(_Unit(code, curved, q, v, 1, joint.nq, joint.nv))
-    alike = (list(run) for _, run in groupby(found, key=lambda unit: unit[:2]))
-    return [run[0]._replace(number=len(run)) for run in alike]
+    runs = (list(run) for _, run in groupby(found, key=lambda unit: unit[:2]))
+    return [run[0]._replace(number=len(run)) for run in runs]
 
 
 def _alone(step: Step, unit: _Unit) -> Step:
@@ -190,7 +190,7 @@ class _Moves:
     def __init__(self, module: Module, law: Law, units: Sequence[_Unit], arrays: Mapping[str, WasmArray]) -> None:
         self.module, self.units, self.arrays = module, units, arrays
         self.state, model = [arrays["q"], arrays["v"]], law.model
-        self.asked = [module.zeros((n,)) for n in (model.nq, *[model.nv] * 3)]  # q, v, tau, added inertia
+        self.request_arrays = [module.zeros((n,)) for n in (model.nq, *[model.nv] * 3)]  # q, v, tau, added inertia
         self.nothing_added = module.zeros((model.nv,))
 
     def calls(self, step: Step) -> list[KernelCall]:
@@ -207,7 +207,7 @@ class _Moves:
                 gain = self.arrays["gain"].part(place, unit.number, width)
                 place += unit.number * width
                 given = [*unit.rows(self.state), *unit.rows([self.arrays["tau"]], 1), gain, self.arrays["h"]]
-                results = (self.asked if piece.ask else self.state)[: len(kernel.outputs)]
+                results = (self.request_arrays if piece.ask else self.state)[: len(kernel.outputs)]
                 calls.append(KernelCall(kernel, [*given, *unit.rows(found, 1), *unit.rows(results)]))
             if piece.ask:
                 found.append(self.module.zeros((step.model.nv,)))
@@ -218,15 +218,15 @@ class _Moves:
         """The call that a piece requests; one forward dynamics, with an added inertia, serves all methods."""
         assert piece.ask is not None
         assert piece.ask.algorithm is not None
-        asked = self.asked[: len(piece.parts)]
+        requested = self.request_arrays[: len(piece.parts)]
         if not piece.ask.is_forward:
             own = step.members_in(piece.ask) or Members(compact(short_frames(piece.ask.model)), {})
             numbers = [self.arrays[name] for name in piece.ask.options]
-            return KernelCall(_kernel(piece.ask.algorithm, own, piece.ask.options), [*asked, *numbers, found])
+            return KernelCall(_kernel(piece.ask.algorithm, own, piece.ask.options), [*requested, *numbers, found])
         assert step.members is not None
         kernel = _kernel(step.algorithm, step.members, ("added_inertia", *step.numbers))
-        added = [] if len(asked) > 3 else [self.nothing_added]
-        return KernelCall(kernel, [*asked, *added, *(self.arrays[name] for name in step.numbers), found])
+        added = [] if len(requested) > 3 else [self.nothing_added]
+        return KernelCall(kernel, [*requested, *added, *(self.arrays[name] for name in step.numbers), found])
 
 
 def _kernel_of(piece: Piece, model: Model) -> WasmKernel:

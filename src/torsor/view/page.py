@@ -345,9 +345,9 @@ def _seen(poses: Array, body: int, points: Array) -> Array:
 def _stage(p: Array, reach: float, up: Array) -> tuple[Array, float, float]:
     """(centre, radius, floor) of the bodies' positions (frames, n, 3), without those beyond the machine's reach."""
     origin = p[0, 0]
-    away = p - origin
-    far = np.linalg.norm(away, axis=-1, keepdims=True)
-    near = origin + away * np.minimum(1, reach / np.maximum(far, reach / 2))
+    offsets = p - origin
+    far = np.linalg.norm(offsets, axis=-1, keepdims=True)
+    near = origin + offsets * np.minimum(1, reach / np.maximum(far, reach / 2))
     low, high = near.min(axis=(0, 1)), near.max(axis=(0, 1))
     center = (low + high) / 2
     spread = max(float(np.linalg.norm(near - center, axis=-1).max()), reach / 3)
