@@ -505,10 +505,10 @@ def _bar(done: str, quiet: bool = False) -> Progress:
 def _interrupted(simulation: Simulation) -> int:
     words = f"[yellow]interrupted[/] at t = {simulation.t:.4g} s; "
     if simulation.file is None:
-        err.print(words + "nothing was recorded (use --file FILE to be able to go on)")
+        err.print(words + "nothing was recorded (use --file FILE to be able to continue)")
     else:
         file = escape(str(simulation.file))
-        err.print(words + f"go on with:  torsor simulate --resume {file}", soft_wrap=True)
+        err.print(words + f"continue with:  torsor simulate --resume {file}", soft_wrap=True)
     return INTERRUPTED
 
 
@@ -708,7 +708,7 @@ def _interrupted_sweep(options: argparse.Namespace) -> int:
         study = torsor.Study(options.store)
         words += f": {int((study.status > 0).sum())} of {study.n} members are done and kept"
         command += " --resume"
-    err.print(f"{words}; go on with:  {escape(command)}", soft_wrap=True)
+    err.print(f"{words}; continue with:  {escape(command)}", soft_wrap=True)
     return INTERRUPTED
 
 

@@ -37,7 +37,7 @@ def observe(link, here, parent):
     return hand, dict(E=keep["E"], S=keep["S"], a=a, Omega=spin(w, dw), moments=moments)
 
 
-def feel(link, here, tip):
+def torque_rows(link, here, tip):
     """The rows of joint i, for the ten parameters of the body where the climb began; f is its frame in this one."""
     f, S = link.placed(here)
     rows = tuple(_row(tip, tip.f.Ad_inv(s)) for s in S.columns)
@@ -59,10 +59,12 @@ def _seen_from_parent(f: Product, child: Rigid) -> Rigid:
 
 def from_body(link, here, k):
     """The climb begins in the model's body frame."""
-    return feel(link, here, SimpleNamespace(f=link.body_frame(), a=here.a, Omega=here.Omega, moments=here.moments))
+    return torque_rows(
+        link, here, SimpleNamespace(f=link.body_frame(), a=here.a, Omega=here.Omega, moments=here.moments)
+    )
 
 
 torque_regressor = Algorithm(
-    "torque_regressor", ("q", "v", "qdd"), (observe, Columns(from_body, feel, per_body=True)), Parameters("Y"),
+    "torque_regressor", ("q", "v", "qdd"), (observe, Columns(from_body, torque_rows, per_body=True)), Parameters("Y"),
     options=BASE_MOTION,
 )  # fmt: skip

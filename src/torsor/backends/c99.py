@@ -166,7 +166,7 @@ CONTRACTION = """\
 #if defined(__FAST_MATH__)
 #error "compile without -ffast-math (or -Ofast): it would change the results and lose NaN"
 #endif
-/* no multiply-adds but those written here: every compiler then rounds alike */
+/* only the multiply-adds written here: every compiler then rounds in the same way */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize ("fp-contract=off")
 #else
@@ -364,7 +364,7 @@ class CFunction:
         ]
         if parts := request.parts:
             shapes = ", ".join(f"{name} {shape}" for name, shape in parts.items())
-            lines.append(f"  {'':<12} {'':>6} one behind the other: {shapes}")
+            lines.append(f"  {'':<12} {'':>6} one after the other: {shapes}")
         if self.workspace:
             lines.append("  workspace: memory of the caller, one for each call that runs at a time; any content")
         return [*lines, "", *joint_table(model)]

@@ -98,7 +98,7 @@ class WasmFunction:
         ]
         if parts := request.parts:
             shapes = ", ".join(f"{name} {shape}" for name, shape in parts.items())
-            lines.append(f"  {'':<12} {'':>6} one behind the other: {shapes}")
+            lines.append(f"  {'':<12} {'':>6} one after the other: {shapes}")
         return [*lines, "", *joint_table(model)]
 
     def script(self) -> str:

@@ -562,7 +562,7 @@ class Study:
         except (BrokenExecutor, CancelledError) as error:
             raise StoreError(
                 f"the executor lost its workers or its scheduler ({type(error).__name__}: {error}); what is done is in "
-                f"{path}: call ensemble() again to go on"
+                f"{path}: call ensemble() again to continue"
             ) from error
 
     # -- reading and showing
