@@ -384,7 +384,7 @@ def test_tensors_and_arrays_of_jax_are_read_by_their_addresses(cupy, monkeypatch
         assert len(asked) == 4  # three arguments and the result of the first call
         assert cupy.functions[-1].launches[-1].stream == (40 if library == "torch" else 7)
         if library == "jax":
-            assert len(gpu._held) == k + 1
+            assert len(gpu._arrays_in_use) == k + 1
     if library == "jax":
         for event in events:
             event.done = True
@@ -392,8 +392,8 @@ def test_tensors_and_arrays_of_jax_are_read_by_their_addresses(cupy, monkeypatch
         late[1].is_ready = lambda: False
         program(*late)
         assert len(asked) == 8
-        assert len(gpu._held) == 1
-        gpu._held.clear()
+        assert len(gpu._arrays_in_use) == 1
+        gpu._arrays_in_use.clear()
 
 
 # Recorded -------------------------------------------------------------------------------------------------------

@@ -405,7 +405,7 @@ def test_a_misspelled_name_in_a_step_raises():
     from torsor.sweeps import Here
 
     assert Here(q=1).external is None
-    with pytest.raises(AttributeError, match="'exernal' is no input"):
+    with pytest.raises(AttributeError, match="'exernal' is not an input"):
         print(Here(q=1).exernal)
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torsor.backends.cache  # first: it notes which sources are there  # noqa: F401
+import torsor.backends.cache  # first: it records which source files exist  # noqa: F401
 
 __version__ = "0.2.0.dev0"
 
@@ -17,7 +17,7 @@ _LIST = __spec__.loader.get_data(str(Path(__file__).with_suffix(".pyi"))).decode
 _MODULES = {name: module for module, name in re.findall(r"^from (\S+) import (\S+) as \2$", _LIST, re.MULTILINE)}
 __all__ = sorted(_MODULES)
 
-# Names of earlier versions, and what is used in their place.
+# Names of earlier versions, and their replacements.
 _RENAMED = {
     "coupled": "model.coupled(q)", "coupling_matrix": "model.coupling_matrix()", "method_for": "torsor.explain",
     "rollout_vjp": "torsor.vjp(torsor.rollout)", "LinearFeedback": "torsor.Feedback", "JointFeedback": "torsor.PD",
@@ -27,7 +27,7 @@ _RENAMED = {
     **{name: f"torsor.formats.{name}" for name in ("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio")},
 }  # fmt: skip
 
-# Names of other libraries, and what they are called here.
+# Names in other libraries, and the names here.
 _ELSEWHERE = {
     "aba": "forward_dynamics", "fd": "forward_dynamics", "rnea": "inverse_dynamics", "id": "inverse_dynamics",
     "crba": "mass_matrix", "nle": "bias_forces", "nonLinearEffects": "bias_forces", "fkine": "frame_poses",
@@ -39,11 +39,11 @@ _ELSEWHERE = {
     "coriolis": "coriolis_matrix", "gravity": "gravity_forces", "Simulator": "Simulation",
 }  # fmt: skip
 
-_ROOMS = ("jax", "torch", "gym")  # of extras: to import them takes long, and changes what other libraries do
+_ROOMS = ("jax", "torch", "gym")  # of extras: their import is slow and changes the behaviour of other libraries
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported now and kept."""
+    """Import a public name and keep it."""
     if name in _ELSEWHERE:
         raise AttributeError(f"torsor has no {name}: here it is torsor.{_ELSEWHERE[name]}")
     if name in _RENAMED:

@@ -1,6 +1,6 @@
 """The command `torsor bench` without a checkout: forward dynamics, compared with other installed libraries.
 
-The folder `bench/` of a checkout measures more, and more carefully.
+The folder `bench/` of a checkout measures more cases, and more carefully.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torsor.model.joints import JOINTS
 
 Array = NDArray[Any]
 ROUNDS, SECONDS = 5, 0.05
-AGREE = 1e-8  # relative: the same problem is solved
+AGREE = 1e-8  # relative: both solve the same problem
 
 
 def installed_peers() -> dict[str, Callable[[Model, Array, Array, Array], Callable[[], Any]]]:
@@ -43,7 +43,7 @@ def forward_dynamics_times(model: Model, states: int) -> list[float]:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """The quickest of a few rounds of repeated calls."""
+    """The shortest of a few rounds of repeated calls."""
     best = np.inf
     for _ in range(ROUNDS):
         count, start = 0, time.perf_counter()

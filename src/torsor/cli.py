@@ -1,7 +1,7 @@
 """The command `torsor`.
 
-Exit codes: 0 success; 1 torsor refused or a check failed (the reason is on stderr); 2 the command line is
-wrong; 130 interrupted, and a recorded run can be resumed.
+Exit codes: 0 success; 1 an error or a failed check (the reason is on stderr); 2 a wrong command line; 130 interrupted
+(a recorded run can be resumed).
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model
 MOST_WORDS = 12  # names in a line
 LONGEST_WORD = 1000  # characters read of a line to see whether it begins with a number
 FEWEST_DIGITS = 16  # of `torsor papers --digits`
-UNCUT = 1000  # columns of tables that no terminal shows
-MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
+UNCUT = 1000  # columns of tables that are not for a terminal
+MOST_FREEDOMS_OF_A_MATRIX = 3000  # of a matrix whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
 ASKED = ("q0", "v0", "torque", "track", "feedforward", "viscous", "coulomb", "no_gravity", "free")
-PROBLEM = ("model", "base", "duration", *ASKED)  # with none of those asked: a showcase
-LATER = {"free": True, "feedforward": 0.0}  # parts of a problem that older recordings do not have
-# Those that the recording itself knows.
+PROBLEM = ("model", "base", "duration", *ASKED)  # if none of `ASKED` is given: a showcase
+LATER = {"free": True, "feedforward": 0.0}  # options that older recordings do not have
+# Options that the recording itself stores.
 INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "file")
 
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
@@ -88,13 +88,13 @@ AT_JOINTS = ("damping", "friction", "stiffness", "stop_stiffness")  # what a mod
 # Of the greatest kinetic energy.  Errors per step of 1e-6, the default, add up to some 1e-5 in ten seconds of a falling
 # arm, and to 1e-3 in 1500.
 DRIFT = 1e-3
-out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no emoji
+out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a letter is shown its code
+        if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a letter shows its code
             stream.reconfigure(errors="backslashreplace")
     if not words:
         parser().print_help(sys.stderr)
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return options.run(options)
     except TorsorError as error:
         return _refused(error)
-    except BrokenPipeError:  # the reader of our output has had enough; the interpreter must not write to it any more
+    except BrokenPipeError:  # the reader closed our output; the interpreter must not write to it any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
@@ -127,7 +127,7 @@ def _refused(reason: object) -> int:
 
 @contextmanager
 def _logged(path: Path | None, words: Sequence[str]) -> Iterator[None]:
-    """Append what torsor does to a file, as JSON lines; errors as well."""
+    """Append events and errors to a file, as JSON lines."""
     if path is None:
         yield
         return
@@ -153,7 +153,7 @@ def _logged(path: Path | None, words: Sequence[str]) -> Iterator[None]:
 
 
 class LogFile(logging.FileHandler):
-    """A log that cannot be written, as on a full disk, ends no run: `reason` says why, for the end."""
+    """A log whose write errors, as on a full disk, do not stop the run; `reason` reports them at the end."""
 
     reason: BaseException | None = None
 
@@ -164,12 +164,12 @@ class LogFile(logging.FileHandler):
 # ---- the command line ----
 
 LISTS = ("--q0", "--v0", "--torque", "--track")
-BROWSER = "the browser"  # instead of a path
-LOCAL = "a local cluster"  # instead of an address
+BROWSER = "the browser"  # in place of a path
+LOCAL = "a local cluster"  # in place of an address
 
 
 def _with_negative_lists(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with a list that begins with a minus sign tied to its option: argparse takes it for an option."""
+    """Tie lists that begin with a minus sign to their options; argparse would read them as options."""
     tied: list[str] = []
     for word in arguments:
         if tied and tied[-1] in LISTS and re.match(r"-([0-9.]|inf|nan)", word):
@@ -196,7 +196,7 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="the rows as JSON")
     form.add_argument("--csv", action="store_true", help="the rows as a table with commas")
     papers_parser.add_argument("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
-    bench_parser = _add(commands, "bench", bench, "measure this machine, against the peers that are installed")
+    bench_parser = _add(commands, "bench", bench, "measure this computer against the installed peers")
     bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
     bench_parser.add_argument("--short", action="store_true", help="only compare forward dynamics, in seconds")
     bench_parser.add_argument("--states", type=int, default=4096, help="states per call (default %(default)s)")
@@ -211,14 +211,14 @@ def parser() -> argparse.ArgumentParser:
     )
     view_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     view_parser.add_argument(
-        "--live", action="store_true", help="of a model: a page in which it moves by its own equations, under your hand"
+        "--live", action="store_true", help="a page in which the model moves by its own equations, under your hand"
     )
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
     _sweep_parser(commands)
     _fold_parser(commands)
     _export_parser(commands)
-    cache_parser = _add(commands, "cache", cache, "the compiled code kept on disk: how much there is, and where")
-    cache_parser.add_argument("--clear", action="store_true", help="delete it; torsor compiles again what it needs")
+    cache_parser = _add(commands, "cache", cache, "the compiled code on disk: its size and place")
+    cache_parser.add_argument("--clear", action="store_true", help="delete it; torsor compiles what it needs again")
     return top
 
 
@@ -226,7 +226,7 @@ MODEL_HELP = (
     "a model or robot file (.toml, .urdf, MJCF .xml, .sdf), robot_descriptions:NAME, or a name from the zoo: "
     + ", ".join(zoo.names()) + "; families take a length, rope:50"
 )  # fmt: skip
-BASE_HELP = "of a robot file: whether its root is fixed to the base or free"
+BASE_HELP = "for a robot file: whether its root is fixed to the base or free"
 
 
 def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
@@ -269,41 +269,41 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     problem.add_argument(
         "--torque",
         metavar="LIST|FILE.csv",
-        help="constant torques, or a table with columns t, tau1, ... (straight lines between)",
+        help="constant torques, or a table with columns t, tau1, ... (interpolated linearly)",
     )
     problem.add_argument("--track", metavar="LIST", help="go to these positions along a cycloid, by computed torque")
     problem.add_argument(
         "--feedforward", metavar="SECONDS", type=float, default=0.0, help="with --track: only the torques of that "
-        "motion, found so often; nothing keeps the machine on its path"
+        "motion, at this interval; nothing keeps the machine on its path"
     )  # fmt: skip
     problem.add_argument("--viscous", type=float, default=0.0, help="viscous friction of every joint")
     problem.add_argument("--coulomb", type=float, default=0.0, help="dry friction of every joint")
     problem.add_argument("--no-gravity", action="store_true")
     problem.add_argument(
-        "--free", action="store_true", help="the bare free fall (default, if nothing else is asked: with a base that "
-        "floats pinned, and with friction and stops at joints of which the file says nothing)"
+        "--free", action="store_true", help="the bare free fall (default, without other options: a floating base is "
+        "pinned, and joints get friction and stops where the file has none)"
     )  # fmt: skip
     how = p.add_argument_group("the integration")
     how.add_argument(
         "--method",
         choices=("auto", *METHODS),
         default="auto",
-        help="(default %(default)s; those of fixed steps need --step)",
+        help="(default %(default)s; methods with fixed steps need --step)",
     )
     how.add_argument(
-        "--dynamics", choices=DYNAMICS, default="auto", help="what computes accelerations (default %(default)s)"
+        "--dynamics", choices=DYNAMICS, default="auto", help="how to compute accelerations (default %(default)s)"
     )
     how.add_argument("--rtol", type=float, default=1e-6, help="relative tolerance (default %(default)s)")
     how.add_argument("--atol", type=float, default=1e-9, help="absolute tolerance (default %(default)s)")
     how.add_argument("--step", type=float, metavar="SECONDS", help="step of the fixed-step methods")
     results = p.add_argument_group("the results")
-    results.add_argument("--dt", type=float, metavar="SECONDS", help="time between rows (default: a row every step)")
+    results.add_argument("--dt", type=float, metavar="SECONDS", help="time between rows (default: one row per step)")
     results.add_argument("--every", type=int, default=1, metavar="N", help="a row every N steps")
     results.add_argument(
         "--keep", metavar="NAMES", help="only these quantities, for example q.link3,pose.link7,energy (default: all)"
     )
     results.add_argument("--file", type=Path, metavar="FILE", help="write rows while running; safe against crashes")
-    results.add_argument("--resume", type=Path, metavar="FILE", help="go on with an interrupted recorded run")
+    results.add_argument("--resume", type=Path, metavar="FILE", help="continue an interrupted recorded run")
     results.add_argument("--plot", type=Path, metavar="FILE", help="positions and energies, as .png, .pdf or .svg")
     results.add_argument("--csv", type=Path, metavar="FILE", help="all rows as text")
     results.add_argument(
@@ -341,7 +341,7 @@ def simulate(options: argparse.Namespace) -> int:
                 written = write(None if path is BROWSER else path)
                 if path is BROWSER:
                     setattr(options, key, written)
-        except TorsorError as error:  # the others are still written
+        except TorsorError as error:  # the other files are still written
             failed = _refused(error)
             setattr(options, key, None)
     if options.json:
@@ -360,7 +360,7 @@ def _files(options: argparse.Namespace, simulation: Simulation) -> dict[str, Any
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Before a run: every output can be written, and none replaces another, or what the run reads."""
+    """Before a run: check that every output can be written and that none replaces another or an input."""
     if options.plot is not None:
         from torsor.view.style import picture
 
@@ -395,7 +395,7 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     if options.file is not None:
         check_writable(options.file)
     model = find_model(options.model, options.base)
-    model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
+    model = model.weightless if options.no_gravity else model  # forces then need not carry its weight
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = state("--q0", options.q0 or STARTS.get(options.model), model)
     if q0 is None and _is_showcase(problem):
@@ -428,7 +428,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
 
 
 def _typed(value: Any, key: str) -> bool:
-    """Is this a value that the command line gives to that part of a problem?"""
+    """Whether this is a value that the command line gives to that option."""
     if key in ("no_gravity", "free"):
         return isinstance(value, bool)
     return isinstance(value, float if key in ("duration", "feedforward", "viscous", "coulomb") else str | None)
@@ -464,7 +464,7 @@ def _feedforward(problem: dict[str, Any], model: Model, path: Cycloid) -> Table:
 
 
 def _is_showcase(problem: dict[str, Any]) -> bool:
-    """Whether nothing is asked of the motion."""
+    """Whether no option of the motion is given."""
     return not any(problem.get(key) for key in ASKED)
 
 
@@ -483,7 +483,7 @@ def _table(path: str, model: Model) -> Table:
 
 
 def _header_lines(path: str) -> int:
-    """1 if the first line of a table is words."""
+    """1 if the first line of a table has words."""
     with open(path, encoding="utf-8") as file:
         first = file.readline(LONGEST_WORD).split(",")[0]
     try:
@@ -494,7 +494,7 @@ def _header_lines(path: str) -> int:
 
 
 def _run(simulation: Simulation, until: float, quiet: bool) -> Any:
-    """Run with a bar on stderr."""
+    """Run with a progress bar on stderr."""
     with _bar(f"{{task.completed:.3g}} of {{task.total:g}} {simulation.model.units.time}", quiet) as bar:
         task = bar.add_task(escape(simulation.model.name), total=until)
         bar.update(task, completed=simulation.t)
@@ -502,20 +502,20 @@ def _run(simulation: Simulation, until: float, quiet: bool) -> Any:
 
 
 def _bar(done: str, quiet: bool = False) -> Progress:
-    """A bar on stderr that shows what is done and how much time is left."""
+    """A progress bar on stderr with the remaining time."""
     columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn(done)
     times = TextColumn("time"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-    silent = quiet or not err.is_terminal  # a bar that is only disabled ends with an empty line, before rich 14.3
+    silent = quiet or not err.is_terminal  # before rich 14.3, a bar that is only disabled ends with an empty line
     return Progress(*columns, *times, console=Console(quiet=True) if silent else err, transient=True, disable=silent)
 
 
 def _interrupted(simulation: Simulation) -> int:
     words = f"[yellow]interrupted[/] at t = {simulation.t:.4g} s; "
     if simulation.file is None:
-        err.print(words + "nothing was recorded (use --file FILE to be able to go on)")
+        err.print(words + "nothing was recorded (use --file FILE to be able to continue)")
     else:
         file = escape(str(simulation.file))
-        err.print(words + f"go on with:  torsor simulate --resume {file}", soft_wrap=True)
+        err.print(words + f"continue with:  torsor simulate --resume {file}", soft_wrap=True)
     return INTERRUPTED
 
 
@@ -541,7 +541,7 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
 
 
 def _drift(run: Trajectory, simulation: Simulation) -> str:
-    """What to say if the energy of a motion in which nothing acts has changed by more than its tolerance promises."""
+    """A warning if the energy of a motion without forces changed by more than the tolerance allows."""
     forced = simulation.about["forces"] or any(getattr(run.model, name).any() for name in AT_JOINTS)
     if run.columns is not None or forced:
         return ""
@@ -557,7 +557,7 @@ def _drift(run: Trajectory, simulation: Simulation) -> str:
 
 def _outcome(trajectory: Trajectory, simulation: Simulation, seconds: float,
              options: argparse.Namespace) -> dict[str, Any]:  # fmt: skip
-    """What `simulate --json` prints: how the run was made, what it cost, where it is, and the ends of its columns."""
+    """The output of `simulate --json`: options, cost and files of the run, and the ends of its columns."""
     values = {name: {"first": float(x[0]), "last": float(x[-1]), "least": float(x.min()), "greatest": float(x.max())}
               for name, x, _ in _columns_of_summary(trajectory)}  # fmt: skip
     files = {key: str(path) for key, path in _files(options, simulation).items()}
@@ -569,7 +569,7 @@ def _outcome(trajectory: Trajectory, simulation: Simulation, seconds: float,
 
 
 def _columns_of_summary(run: Trajectory) -> list[tuple[str, Any, int]]:
-    """What a summary tells of a run: name, values and digits."""
+    """The columns of the summary of a run: name, values and digits."""
     if run.columns is not None:
         return [(name, x, 9) for name, x in zip(run.columns[:MOST_BRANCHES], run.values.T)]
     names = [f"q {name}" for name in names_of(run.model, "coordinates")[:MOST_BRANCHES]]
@@ -621,7 +621,7 @@ def _tree(model: Model) -> Tree:
 
 
 def _extras(model: Model) -> None:
-    """What the model's file says beyond the dynamics."""
+    """The information of the model's file beyond the dynamics."""
     lines = {
         "couplings": [f"{model.joint_names[c.follower]} = {c.ratio:g} {model.joint_names[c.leader]} + {c.offset:g}"
                       for c in model.couplings],
@@ -658,15 +658,15 @@ def _sweep_parser(commands: Any) -> None:
     command = _add(commands, "sweep", sweep, "move many members of a machine, drawn as a study file says, into a store")
     command.add_argument("study", type=Path, metavar="STUDY.toml", help="what varies, how often, and for how long")
     command.add_argument("--store", required=True, metavar="RUNS.zarr", help="the folder of the results, or a URL")
-    command.add_argument("--resume", action="store_true", help="go on with a store that is there")
+    command.add_argument("--resume", action="store_true", help="continue with an existing store")
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: this one)")
+    where.add_argument("--workers", type=int, metavar="N", help="processes on this computer (default: this one)")
     where.add_argument(
         "--dask",
         nargs="?",
         const=LOCAL,
         metavar="ADDRESS",
-        help="the scheduler of a Dask cluster; without an address: a cluster on this machine, for this run",
+        help="the scheduler of a Dask cluster; without an address: a cluster on this computer, for this run",
     )
     where.add_argument("--shard", metavar="I/N", help="only this part of the work: one job of an array of N, I from 0")
     command.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -676,7 +676,7 @@ def _sweep_parser(commands: Any) -> None:
 def sweep(options: argparse.Namespace) -> int:
     from torsor.ensembles import files, places
 
-    asked = files.read(options.study, find_model)
+    kwargs = files.read(options.study, find_model)
     if places.at(options.store).read("zarr.json") is not None and not (options.resume or options.shard):
         raise ArgumentError(f"{options.store} is there already: --resume goes on with it")
     found = re.fullmatch(r"(\d+)/(\d+)", options.shard or "0/1")
@@ -684,13 +684,13 @@ def sweep(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--shard {options.shard}: give I/N, for example 0/8")
     begin = time.perf_counter()
     try:
-        study = _swept(options, asked, (int(found[1]), int(found[2])))
+        study = _swept(options, kwargs, (int(found[1]), int(found[2])))
     except KeyboardInterrupt:
         return _interrupted_sweep(options)
     failed, done = study.failed, int((study.status > 0).sum())
     if options.json:
         words = {"store": options.store, "members": study.n, "done": done, "failed": failed,
-                 "seconds": round(time.perf_counter() - begin, 3), "seed": asked.get("seed", 0), **made()}  # fmt: skip
+                 "seconds": round(time.perf_counter() - begin, 3), "seed": kwargs.get("seed", 0), **made()}  # fmt: skip
         print(json.dumps(words))
     else:
         out.print(f"{done} of {study.n} members done, {len(failed)} failed -> {escape(options.store)}")
@@ -712,13 +712,13 @@ def _swept(options: argparse.Namespace, asked: dict[str, Any], shard: tuple[int,
 
 
 def _interrupted_sweep(options: argparse.Namespace) -> int:
-    """What is done, and how to go on."""
+    """Report what is done, and how to continue."""
     words, command = "[yellow]interrupted[/]", f"torsor sweep {options.study} --store {options.store}"
-    with suppress(TorsorError):  # before there was a store
+    with suppress(TorsorError):  # if there is no store yet
         study = torsor.Study(options.store)
         words += f": {int((study.status > 0).sum())} of {study.n} members are done and kept"
         command += " --resume"
-    err.print(f"{words}; go on with:  {escape(command)}", soft_wrap=True)
+    err.print(f"{words}; continue with:  {escape(command)}", soft_wrap=True)
     return INTERRUPTED
 
 
@@ -768,7 +768,7 @@ def papers(options: argparse.Namespace) -> int:
 
 
 def _print_rows(found: Iterable[tuple[str, Any]], rows: ModuleType) -> int:
-    """Print one table per paper; the number of rows that no longer hold."""
+    """Print one table per paper; return the number of rows that no longer hold."""
     colours = {
         rows.AGREES: "green", rows.ALONE: "green", rows.MISPRINT: "cyan", rows.CONFLICTS: "yellow", rows.OURS: "dim",
         rows.TIMED: "dim", rows.FAILED: "bold red",
@@ -824,7 +824,7 @@ def view(options: argparse.Namespace) -> int:
 
 
 def _show(scene: Any, path: Path | None) -> None:
-    """Write a page or open it; say where it is, and what it does not show."""
+    """Write a page or open it; print its path, and what it does not show."""
     page = pages.show(scene, path)
     for words in scene.data["missing"]:
         err.print(f"[yellow]not drawn:[/] {escape(words)}", soft_wrap=True)
@@ -867,14 +867,14 @@ def cache(options: argparse.Namespace) -> int:
 
 
 def find_model(name: str, base: str | None = None) -> Model:
-    """A model by file, by name or by name:length; what was repaired or left out of a robot file is said on stderr."""
+    """A model by file, by name or by name:length; repairs and omissions of a robot file are printed on stderr."""
     if Path(name).suffix or name.startswith(PREFIX):
         if not name.startswith(PREFIX) and not Path(name).is_file():
             raise ArgumentError(f"there is no model file {name}")
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", ModelWarning)
             model = load(name) if base is None else load(name, base=base)
-        for warning in said:
+        for warning in warned:
             err.print(f"[yellow]{escape(str(warning.message))}[/]", soft_wrap=True)
         return model
     if base is not None:
@@ -898,7 +898,7 @@ FAMILIES = {
 def state(option: str, text: str | None, model: Model) -> Any:
     """Positions (of --q0 and --track) or velocities and torques: a list of numbers, a keyframe, or NAME=NUMBER,...
 
-    What is not named stays where it is in the neutral configuration, or zero.
+    Joints that are not named keep their neutral position, or zero.
     """
     of_q = option in ("--q0", "--track")
     if text is not None and of_q and text in model.keyframes:

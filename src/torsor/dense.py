@@ -1,4 +1,4 @@
-"""Dense matrices over any scalar: LAPACK for doubles, elimination with pivots for mpmath's numbers."""
+"""Dense matrices over any scalar: LAPACK for doubles, elimination with pivoting for mpmath numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 def numbers_like(x: ArrayLike | Sequence[Any]) -> Array:
-    """x as doubles; as it is where its numbers are complex or mpmath's."""
+    """x as doubles; unchanged if its numbers are complex or mpmath's."""
     array = np.asarray(x)
     if array.dtype != object:
         return array if array.dtype.kind == "c" else array.astype(np.float64, copy=False)
@@ -23,14 +23,14 @@ def numbers_like(x: ArrayLike | Sequence[Any]) -> Array:
 
 
 def checked_numbers(name: str, x: ArrayLike, shape: tuple[int, ...] | None = None) -> Array:
-    """x as doubles, all finite, of this shape; numbers of mpmath as they are."""
+    """x as finite doubles of this shape; mpmath numbers unchanged."""
     array = np.asarray(x)
     is_exact = array.dtype == object and array.shape == (shape or array.shape) and number_of(array) is not float
     return array if is_exact else real_array(name, x, *([shape] if shape else []))
 
 
 def number_of(*arrays: ArrayLike | Sequence[Any]) -> Callable[[float], Any]:
-    """What makes doubles the numbers of some arrays: `float`, or mpmath's own."""
+    """The function that converts doubles to the number type of some arrays: `float`, or mpmath's."""
     every = (x for array in arrays if (found := np.asarray(array)).dtype == object for x in found.flat)
     return next((x.context.mpf for x in every if hasattr(x, "context")), float)
 
@@ -68,7 +68,7 @@ def log_determinant(A: Array) -> Any:
 def complement(S: Array) -> Array:
     """A basis of the vectors that are orthogonal to the columns of S (n, r), as columns (n, n - r).
 
-    Of doubles an orthonormal one; of other numbers, columns of the projector, those that are least alike.
+    For doubles it is orthonormal; for other numbers it consists of the columns of the projector that differ most.
     """
     n, r = S.shape
     if S.dtype != object:
@@ -82,7 +82,7 @@ def complement(S: Array) -> Array:
 
 
 def _eliminated(A: Array, b: Array) -> tuple[Array, Array]:
-    """A^-1 b, and the pivots with the signs of the exchanges of rows, by Gauss and Jordan."""
+    """A^-1 b, and the pivots with the signs of the row exchanges, by Gauss-Jordan elimination."""
     n, k = len(A), b.shape[-1] if b.ndim == 2 else 1
     W = np.concatenate([A, b.reshape(n, k)], axis=1).astype(object)
     pivots = np.empty(n, object)

@@ -1,7 +1,7 @@
-"""Derivatives by dual numbers: the reference for what the compiler derives, on scalars of any type.
+"""Derivatives by dual numbers: the reference for the derivatives of the compiler, on scalars of any type.
 
 A dual number x + dx eps, with eps^2 = 0, carries a directional derivative through any computation (Clifford 1873).  The
-reference engine runs on them as on any scalar.  A vjp takes one such run per number of its result: slow, and obvious.
+reference engine runs on them as on any scalar.  A vjp takes one such run per number of its result: slow, but simple.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Inputs = Mapping[str, Sequence[Any]]
 
 
 class Dual:
-    """x + dx eps.  Each derivative that is taken has an eps of its own: numbers of a lower level are constants."""
+    """x + dx eps.  Each nested derivative has its own eps: numbers of a lower level are constants."""
 
     __slots__ = ("dx", "level", "x")
     __array_ufunc__ = None  # a NumPy number on the left leaves the operation to this class
@@ -98,7 +98,7 @@ class Dual:
         return other if self < other else self
 
     def down_scale(self) -> Any:
-        """A power of two, which no small change changes."""
+        """A power of two, which is constant under small changes."""
         return linalg.down_scale([self.x])
 
     def __lt__(self, other: Any) -> bool:
@@ -119,7 +119,7 @@ class _Evaluation:
         self.model, self.frame, self.number = model, frame, number
 
     def value(self, algorithm: Algorithm, inputs: Inputs, changes: Inputs, level: int) -> Any:
-        """`changes`: of the parameters of the model."""
+        """The output; `changes` are added to the parameters of the model."""
         if not isinstance(algorithm, Derivative):
             return self.root(algorithm, inputs, changes)
         given = {name: x for name, x in inputs.items() if name not in algorithm.own_inputs}
@@ -160,7 +160,7 @@ class _Evaluation:
         return [x for code, own, dx in parts for x in JOINTS[code].rate(own, dx)]
 
     def root(self, algorithm: Algorithm, inputs: Inputs, changes: Inputs) -> Any:
-        """The algorithm itself, on a model that is changed by its parameters."""
+        """The algorithm itself, on the model with the changes of its parameters."""
         model = self.model
         here = scatter(model, {name: _shaped(x, place_of(name).shape(model)) for name, x in inputs.items()})
         gravity = [self.number(g) for g in model.gravity.tolist()]

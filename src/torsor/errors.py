@@ -1,11 +1,11 @@
-"""What torsor raises: every error is a `TorsorError`, and every `TorsorError` is a `ValueError`."""
+"""The errors of torsor: every error is a `TorsorError`, and every `TorsorError` is a `ValueError`."""
 
 import sys
 import warnings
 
 
 class TorsorError(ValueError):
-    """Something torsor was given is wrong; the message says what, where and what to do."""
+    """An input is wrong; the message says what, where and what to do."""
 
 
 class ModelError(TorsorError):
@@ -17,11 +17,11 @@ class ArgumentError(TorsorError):
 
 
 class SingularError(TorsorError):
-    """The dynamics have no (unique) answer here; the message names the joint or the state."""
+    """The dynamics have no unique solution here; the message names the joint or the state."""
 
 
 class DeviceError(TorsorError):
-    """Compiled code cannot run: a GPU is missing, out of memory or not up to it, or the system forbids it."""
+    """Compiled code cannot run: a GPU is missing, out of memory or too old, or the system forbids it."""
 
 
 class ModelWarning(UserWarning):

@@ -21,10 +21,10 @@ from torsor import __version__
 from torsor.errors import ArgumentError, TorsorError
 from torsor.validate import file_path, memory
 
-FEW = 100  # numbers of a list in the comments of a file
+FEW = 100  # the longest list in the comments of a file
 BEYOND = 2**40  # where Windows locks a byte: others may read what is before it
-MOST_BYTES = 2**30  # of a file of text
-MOST_STREAMED, BLOCK = 64 * 2**20, 2**20  # bytes of a pipe or a device, which do not tell their size
+MOST_BYTES = 2**30  # of a text file
+MOST_STREAMED, BLOCK = 64 * 2**20, 2**20  # bytes of a pipe or a device, whose size is unknown
 
 
 def made() -> dict[str, str]:
@@ -39,7 +39,7 @@ def digest(numbers: Any) -> str:
 
 
 def short(about: dict[str, Any]) -> dict[str, Any]:
-    """How something was made, without lists that are long."""
+    """The options that made a file, without long lists."""
     return {
         key: short(x) if isinstance(x, dict) else f"{len(x)} numbers" if isinstance(x, list) and len(x) > FEW else x
         for key, x in about.items()
@@ -53,7 +53,7 @@ def signature(about: dict[str, Any] | None = None) -> str:
 
 
 def check_writable(path: Any) -> None:
-    """Raise now if a file could not be written later: before a long run, not after it."""
+    """Raise now, before a long run, if a file could not be written after it."""
     path = file_path("path", path)
     folder = Path(os.path.realpath(path)).parent
     if path.is_dir():
@@ -70,7 +70,7 @@ def check_writable(path: Any) -> None:
 
 
 def write_whole(path: Any, content: bytes | memoryview, error: type[TorsorError] = ArgumentError) -> Path:
-    """Write a temporary file and rename it, so that a failure leaves the old file, and nothing new."""
+    """Write a temporary file and rename it, so that a failure leaves the old file unchanged and no new one."""
     path = file_path("path", path)
     try:
         if path.exists() and not path.is_file():  # a pipe or a terminal cannot be replaced
@@ -101,9 +101,9 @@ class Locked(Exception):
 
 @contextmanager
 def locked(file: IO[bytes]) -> Iterator[None]:
-    """Hold the lock of an open file, or raise `Locked`; the system frees it when the process ends, however it ends.
+    """Hold the lock of an open file, or raise `Locked`; the system frees the lock when the process ends in any way.
 
-    Where the system or the file system knows no locks, nothing is locked.
+    If the system or the file system has no locks, nothing is locked.
     """
     release = _lock(file)
     try:
@@ -113,7 +113,7 @@ def locked(file: IO[bytes]) -> Iterator[None]:
 
 
 def _lock(file: IO[bytes]) -> Callable[[], Any]:
-    """Lock a file, and return what unlocks it."""
+    """Lock a file, and return the function that unlocks it."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -133,9 +133,9 @@ def _lock(file: IO[bytes]) -> Callable[[], Any]:
 
 def read_whole(path: Any, error: type[TorsorError] = ArgumentError, *, magic: bytes = b"", kind: str = "",
                most: int = MOST_BYTES) -> bytes:  # fmt: skip
-    """The content of a file of at most `most` bytes, which must begin with `magic`; others are refused unread.
+    """The content of a file of at most `most` bytes that begins with `magic`; other files are refused unread.
 
-    A file that begins with its magic may be as large as the memory.
+    A file that begins with a non-empty magic may be as large as the memory.
     """
     path = file_path("path", path)
     try:
@@ -156,7 +156,7 @@ def read_whole(path: Any, error: type[TorsorError] = ArgumentError, *, magic: by
 
 
 def _read_stream(file: Any, most: int) -> bytes | None:
-    """What a pipe or a device delivers; None if that is more than `most` bytes."""
+    """The content of a pipe or a device; None if it is more than `most` bytes."""
     blocks, size = [], 0
     while block := file.read(BLOCK):
         blocks.append(block)

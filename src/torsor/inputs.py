@@ -1,5 +1,4 @@
-"""Inputs of an algorithm: the place of the machine to which the numbers of each belong.
-
+"""Inputs of an algorithm: the place of each in the machine.
 A place is the coordinates, the freedoms, the bodies or the base.
 """
 
@@ -24,13 +23,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where the numbers of an input belong.
+    """The place of an input's numbers.
 
     The first axis has an entry per coordinate (nq), freedom (nv) or body (n); all other inputs belong to the base.
     """
 
     axes: tuple[str | int, ...]  # sizes, or the name of a size
-    wrap: Callable[[Iterable[Scalar]], Any] = Vec.of  # the numbers of a body as its steps see them
+    wrap: Callable[[Iterable[Scalar]], Any] = Vec.of  # makes of a body's numbers what its steps read
 
     @property
     def rank(self) -> int:
@@ -38,12 +37,12 @@ class Place:
 
     @property
     def per(self) -> str:
-        """nq, nv, n, or nothing at the base."""
+        """ "nq", "nv" or "n"; empty at the base."""
         first = self.axes[0] if self.axes else 1
         return first if isinstance(first, str) else ""
 
     def shape(self, model: Model) -> tuple[int, ...]:
-        """Of the input, for one state."""
+        """The shape of the input, for one state."""
         return tuple(getattr(model, size) if isinstance(size, str) else size for size in self.axes)
 
     def sizes(self, count: int) -> tuple[int, ...]:
@@ -59,11 +58,11 @@ class Place:
 
     @property
     def numbers(self) -> int:
-        """How many numbers an entry of the first axis has."""
+        """How many numbers each entry of the first axis has."""
         return math.prod(size for size in self.axes[1:] if isinstance(size, int))
 
     def starts(self, model: Model) -> Array:
-        """(n + 1,) where the values of each body begin along the first axis."""
+        """(n + 1,) the index along the first axis where the values of each body begin."""
         return {"nq": model.q_start, "nv": model.v_start, "n": np.arange(model.n + 1)}[self.per]
 
     def parts(self, model: Model, values: Sequence[Any]) -> list[Any]:
@@ -81,7 +80,7 @@ COORDINATES, FREEDOMS = Place(("nq",)), Place(("nv",))
 BODIES, BASE = Place(("n", 6), Spatial.of), Place((6,), Spatial.of)
 PULLS = Place(("n", 12))  # sum F and sum F p^T of the forces on each body: see `algorithms.pulls`
 
-# Numbers of the model by which a function can be differentiated.  As inputs, they are changes of them, and zero.
+# Parameters of the model with respect to which functions can be differentiated.  As inputs they are changes, and zero.
 PARAMETERS = {
     "inertia": Place(("n", 10)),  # m, h = m c, Ixx Ixy Ixz Iyy Iyz Izz about the origin of the body's frame
     "placement": Place(("n", 6)),  # a twist xi in the joint's frame: M exp(xi) instead of M
@@ -93,7 +92,7 @@ MEMBERS["gravities"] = Place((3,))
 
 # a wrench on each body, and the motion of the base; everything else is one number per freedom
 PLACES = {"q": COORDINATES, "external": BODIES, "pulls": PULLS, "base_velocity": BASE, "base_acceleration": BASE}
-PLACES |= {"reset_q": COORDINATES}  # where a trajectory that stops goes on
+PLACES |= {"reset_q": COORDINATES}  # where a stopped trajectory continues
 PLACES |= PARAMETERS | MEMBERS
 COTANGENT = "cotangent"
 
@@ -109,5 +108,5 @@ def place_of(name: str) -> Place:
 
 
 def is_parameter(name: str) -> bool:
-    """Whether an input is the change of a number of the model, which is zero."""
+    """Whether an input is the change of a parameter of the model; its value is zero."""
     return name in PARAMETERS

@@ -13,14 +13,14 @@ class Later:
 
         pyarrow = Later("pyarrow", "Parquet files need pyarrow", "torsor[parquet]")
 
-    needed    says what needs it, where it may be missing;  install: what pip is asked for
+    needed    says what needs the module, if it may be missing;  install: the argument of pip install
     """
 
     def __init__(self, name: str, needed: str = "", install: str = "") -> None:
         self._name, self._needed, self._install = name, needed, install
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):  # of the machinery of copies and inspection
+        if attribute.startswith("__"):  # asked for by copying and inspection
             raise AttributeError(attribute)
         return getattr(loaded(self), attribute)
 

@@ -1,6 +1,6 @@
 """The groups SO(3) and SE(3) and their algebras, over any scalar (see `torsor.linalg`).
 
-Every function returns the kind of array that its caller passes: `Vec` and `Mat` inside torsor; outside, NumPy arrays
+Every function returns the kind of array that it is given: `Vec` and `Mat` inside torsor; outside, NumPy arrays
 with leading batch axes, lists of mpmath numbers (object arrays are returned) or CasADi matrices.
 
     exp_so3, log_so3        rotation vector <-> rotation matrix
@@ -11,7 +11,7 @@ with leading batch axes, lists of mpmath numbers (object arrays are returned) or
     quaternion_to_matrix, matrix_to_quaternion, exp_quaternion, log_quaternion, quaternion_product, unit_quaternion
                             quaternions (w, x, y, z)
     euler_zxz, euler_zxz_jacobian   ZXZ Euler angles and their body Jacobian (Lee, Wang & Chirikjian 2007, Eq. 12)
-    derivative              Lie derivatives of any function of a rotation or a transform (the same, Eqs 13 and 16)
+    derivative              Lie derivatives of any function of a rotation or a transform (the same paper, Eqs 13, 16)
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _leave(x: Any) -> Any:
 
 
 def _assembled(scalars: list[Any], shape: tuple[int, ...]) -> Any:
-    """Scalars as one array of this shape, behind the axes that they have themselves."""
+    """Scalars as one array: their own axes first, then this shape."""
     if any(map(_is_casadi, scalars)):
         ca = sys.modules["casadi"]
         if len(shape) == 2:
@@ -91,7 +91,7 @@ def _assembled(scalars: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def _arrays(*ranks: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a function of `Vec` and `Mat` (of the ranks given) take and return arrays as well."""
+    """Let a function of `Vec` and `Mat` (of the given ranks) also take and return arrays."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -131,7 +131,7 @@ def rodrigues(axis: Vec, c: Scalar, s: Scalar) -> Mat:
 
 
 def _sinc_half(theta2: Scalar) -> tuple[Scalar, Scalar]:
-    """(sin(t/2) / t, cos(t/2)) as functions of t^2: the only pair of trigonometric calls of an exponential."""
+    """(sin(t/2) / t, cos(t/2)) as functions of t^2: the only trigonometric calls of an exponential."""
     zero = theta2 == 0
     theta = sqrt(where(zero, theta2 + 1.0, theta2))
     half = theta * 0.5
@@ -148,7 +148,7 @@ def exp_so3(w: Vec) -> Mat:
 
 @_arrays(2)
 def log_so3(R: Mat) -> Vec:
-    """The rotation vector of R, |w| <= pi; accurate at 0 and near pi, where it goes through the quaternion."""
+    """The rotation vector of R, |w| <= pi; accurate at 0 and, by way of the quaternion, near pi."""
     return log_quaternion(matrix_to_quaternion(R))
 
 
@@ -157,7 +157,7 @@ def log_so3(R: Mat) -> Vec:
 
 @_arrays(1)
 def quaternion_to_matrix(q: Vec) -> Mat:
-    """The rotation of a quaternion of any length but zero: the length cancels, so drift does no harm."""
+    """The rotation of a quaternion of any nonzero length: the length cancels, so drift does no harm."""
     return rotation_of(q * down_scale(q))
 
 
@@ -175,7 +175,7 @@ def rotation_of(q: Vec) -> Mat:
 
 @_arrays(1)
 def unit_quaternion(q: Vec) -> Vec:
-    """q / |q|, for any length but zero."""
+    """q / |q|, for any nonzero length."""
     q = q * down_scale(q)
     return q * (1.0 / sqrt(dot(q, q)))
 
@@ -184,7 +184,7 @@ def unit_quaternion(q: Vec) -> Vec:
 def matrix_to_quaternion(R: Mat) -> Vec:
     """The unit quaternion of R with w >= 0.
 
-    4 q q^T is linear in R; its row of largest diagonal entry is q times a number that is never small.
+    4 q q^T is linear in R; its row with the largest diagonal entry is q times a number that is never small.
     """
     (a, b, c), (d, e, f), (g, h, i) = R
     rows = [
@@ -230,7 +230,7 @@ def log_quaternion(q: Vec) -> Vec:
 
 # Without branches, which compiled code does not have ---------------------------------------------------------
 
-# Squares of angles.  Below the first, an angle cannot be told from zero.  Up to the second, a whole turn, the series
+# Squares of angles.  Below the first, an angle is numerically zero.  Up to the second, a full turn, the series
 # of `stumpff` are accurate to the last digits; beyond it they give NaN.
 TINY, WHOLE_TURN, TERMS = 1e-30, 40.0, 18
 
@@ -246,9 +246,9 @@ ARC = (0.999866, -0.3302995, 0.180141, -0.085133, 0.0208351)
 
 
 def straight_log_quaternion(q: Vec) -> tuple[Vec, Scalar]:
-    """`log_quaternion` w of a unit quaternion, in straight-line code; and c, with dexp_w^-1 = 1 + [w]/2 + c [w]^2.
+    """(w, c): w = `log_quaternion` in straight-line code, and c of dexp_w^-1 = 1 + [w]/2 + c [w]^2.
 
-    A polynomial gives half the angle to five digits, one sine and cosine of it the other ten.
+    A polynomial gives five digits of half the angle; one sine and one cosine give the other ten.
     """
     v = Vec(*q[1:])
     size, cosine = sqrt(dot(v, v) + TINY), maximum(q[0], -q[0])
@@ -267,7 +267,7 @@ def straight_log_quaternion(q: Vec) -> tuple[Vec, Scalar]:
 def stumpff(x: Scalar) -> list[Scalar]:
     """c_k = sum_j (-x)^j / (2j + k)! for k = 2 ... 5; with x = t^2, c2 = (1 - cos t)/t^2, c3 = (t - sin t)/t^3, ...
 
-    1/k! - c_k = x c_{k+2} loses digits when c_{k+2} is computed from c_k, and none the other way.
+    With 1/k! - c_k = x c_{k+2}, computing c_{k+2} from c_k loses digits; computing c_k from c_{k+2} does not.
     """
     inside = sqrt(WHOLE_TURN - x)
     c4, c5 = (inside / inside / math.factorial(2 * TERMS + k) for k in (4, 5))  # NaN outside
@@ -303,7 +303,7 @@ def inverse(T: Mat) -> Mat:
 
 
 def _cubic(theta2: Any, sinc: Scalar) -> Any:
-    """(t - sin t) / t^3, by its series below t^2 = 1/4, where the formula cancels."""
+    """(t - sin t) / t^3; by its series below t^2 = 1/4, where the formula loses digits."""
     small = theta2 < 0.25
     terms = 2
     while 0.25**terms / math.factorial(2 * terms + 3) > epsilon(theta2) / 8:
@@ -327,13 +327,13 @@ def exp_se3(V: Vec) -> Mat:
 
 @_arrays(2)
 def log_se3(T: Mat) -> Vec:
-    """The twist whose exponential is T; rotations by |w| <= pi."""
+    """The twist whose exponential is T, with |w| <= pi."""
     R, p = split(T)
     w = log_so3(R)
     theta2 = dot(w, w)
     a, c = _sinc_half(theta2)
     # A^-1 = 1 - [w]/2 + b [w]^2,  b = (2B - sinc t) / (2B t^2)  with  2B = 2 (1 - cos t)/t^2 = sinc(t/2)^2.
-    # Written with C(t) = (t - sin t)/t^3 the t^2 cancels on paper and no digit is lost at small angles.
+    # Written with C(t) = (t - sin t)/t^3, t^2 cancels symbolically, and no digit is lost at small angles.
     C, C_half = _cubic(theta2, 2.0 * a * c), _cubic(theta2 * 0.25, 2.0 * a)
     b = (C - 0.5 * C_half + theta2 * C_half * C_half * 0.0625) / (4.0 * a * a)
     wp = cross(w, p)
@@ -351,7 +351,7 @@ def Ad(T: Mat) -> Mat:
 
 @_arrays(2)
 def Ad_dual(T: Mat) -> Mat:
-    """Ad*_T = Ad_T^T: moves wrenches (moment, force) the other way."""
+    """Ad*_T = Ad_T^T: moves wrenches (moment, force) in the opposite direction."""
     return Ad(T).T
 
 
@@ -398,8 +398,8 @@ def euler_zxz_jacobian(angles: Vec) -> Mat:
 
 # Central differences of order eight: the weights of f(+-h), f(+-2h), ... times h.
 DIFFERENCES = (4 / 5, -1 / 5, 4 / 105, -1 / 280)
-# With the first step both errors, h^8 / 630 of a ninth derivative and rounding / h, are about 1e-14 for a function that
-# varies over a radian. Shorter steps serve functions that vary faster.
+# With the first step both errors, h^8 / 630 times a ninth derivative and rounding / h, are about 1e-14 for a function
+# that varies over a radian. Shorter steps are for functions that vary faster.
 STEPS = tuple(0.02 * 2.0**-k for k in range(12))
 KINK = (1e-6, 1e-5)
 SETTLED, UNSETTLED = 1e-12, 1e-6  # the change from a step to the next, relative to the largest derivative
@@ -412,10 +412,10 @@ def derivative(f: Callable[[Any], Any], A: Any, *, length: float = 1.0) -> Any:
         lie.derivative(lambda T: np.linalg.norm(T[..., :3, 3], axis=-1), T)    # (..., 6): SE(3), Eq. 16
 
     f        any smooth function of rotations (..., 3, 3) or transforms (..., 4, 4), with values of any shape
-    length   over which f varies with the position: differences are taken over 2 % of it, and of a radian, at first
+    length   the length over which f varies with position: the first differences are over 2 % of it, and of a radian
 
     The derivative is a row: for coordinates q of the group it is df/dq J^-1, J their body Jacobian (Eqs 17 and 18).
-    Differences of order eight on the group are taken with shorter and shorter steps until they settle. That gives
+    Differences of order eight on the group are taken with shorter and shorter steps until they converge. This gives
     twelve digits of a function that varies over a radian and `length`. A function that is not smooth at A is refused.
     """
     A = np.asarray(A, dtype=np.float64)
@@ -440,7 +440,7 @@ def derivative(f: Callable[[Any], Any], A: Any, *, length: float = 1.0) -> Any:
 
 
 def _has_kink(f: Callable[[Any], Any], A: Any, length: float, small: float) -> bool:
-    """Whether the derivatives to both sides differ: then their difference does not shrink with the step."""
+    """Whether the one-sided derivatives differ: then their difference does not shrink with the step."""
     here = np.asarray(f(A))
     near, far = (
         np.stack([np.abs(a + b - 2 * here) / size for a, b, size in _both_sides(f, A, length, step)]) for step in KINK

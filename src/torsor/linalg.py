@@ -19,7 +19,7 @@ import numpy as np
 
 
 class Scalar(Protocol):
-    """What can be added and multiplied: a float, an array, an mpmath number, a CasADi symbol, a tape's expression."""
+    """Anything that adds and multiplies: a float, an array, an mpmath number, a CasADi symbol, a tape's expression."""
 
     def __add__(self, other: Any, /) -> Any: ...
     def __radd__(self, other: Any, /) -> Any: ...
@@ -121,14 +121,14 @@ def where(condition: Any, yes: Any, no: Any) -> Any:
 
 
 def epsilon(x: Scalar) -> float:
-    """The rounding unit of the scalar's type; symbols are taken to be doubles."""
+    """The rounding unit of the scalar's type; symbols count as doubles."""
     if isinstance(x, np.ndarray | np.generic) and x.dtype.kind == "f":
         return float(np.finfo(x.dtype).eps)
     return float(x.context.eps) if hasattr(x, "context") else 2.0**-52
 
 
 def is_literal(x: Scalar, value: float) -> bool:
-    """Whether x is the plain number `value`, known while the code is being written."""
+    """Whether x is the plain number `value`, known when the code is written."""
     return isinstance(x, float | int) and x == value
 
 
@@ -172,7 +172,7 @@ def _dual(x: Any) -> DualScalar:
 
 
 class Complex:
-    """re + i im, of scalars of any type.  A real factor or summand that is no plain number stands on the right."""
+    """re + i im, of scalars of any type.  A real factor or summand that is not a plain number must be on the right."""
 
     def __init__(self, re: Scalar, im: Scalar = 0.0) -> None:
         self.re, self.im = re, im
@@ -315,7 +315,7 @@ class Mat(tuple):
 
 
 def factor(A: Mat) -> tuple[list[list[Scalar]], list[Scalar]]:
-    """A = L diag(d) L^T of a symmetric positive definite matrix: (L, d), L unit lower triangular."""
+    """(L, d) with A = L diag(d) L^T, for a symmetric positive definite matrix; L is unit lower triangular."""
     n = len(A)
     L: list[list[Scalar]] = [[0.0] * i for i in range(n)]
     d: list[Scalar] = []

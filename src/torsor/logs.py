@@ -1,4 +1,4 @@
-"""Structured logs: what torsor does, as records of the standard `logging`, under the name "torsor".
+"""Structured logs: events of torsor as records of the standard `logging`, under the name "torsor".
 
 A record's message is the name of the event; its `facts` are names and values.  Nothing is written unless the user asks:
 
@@ -23,12 +23,12 @@ LOGGER.addHandler(logging.NullHandler())
 
 
 def event(name: str, /, **facts: Any) -> None:
-    """Tell that something happened."""
+    """Log an event."""
     _tell(logging.INFO, name, facts)
 
 
 def failure(name: str, /, **facts: Any) -> None:
-    """Tell that something failed."""
+    """Log a failure."""
     _tell(logging.ERROR, name, facts)
 
 

@@ -1,7 +1,7 @@
 """Outputs of an algorithm: how they are collected.
 
-An output is a type that defines its shape, how it is collected from the values that the passes keep, and where loops
-put its entries.
+An output is a type that defines its shape, how it is collected from the values that passes keep, and where loops
+write its entries.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Keep = Mapping[str, Any]
 
 
 class At(NamedTuple):
-    """Where a loop is: the body's number, first coordinate and first freedom, and how many bodies and freedoms there
-    are."""
+    """The position of a loop: the body's number, first coordinate and first freedom, and the numbers of bodies and
+    freedoms."""
 
     i: Any
     q: Any
@@ -40,7 +40,7 @@ class At(NamedTuple):
 
 
 Index = Callable[[str, Any, Any], Any]  # ("add" or "mul", a, b): integers of the code being written
-Entry = Any  # the shape of what one body keeps, or of what arrives at the base; of several outputs, a shape each
+Entry = Any  # the shape of the value of one body, or of the value at the base; for several outputs, one shape each
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Output:
         return math.prod(entry)
 
     def flat(self, place: tuple[Any, ...], at: At, entry: Entry, index: Index) -> Any:
-        """`indices` as the place among all numbers of the output, row by row."""
+        """`indices` as one index among all numbers of the output, row by row."""
         return _row_by_row(self.indices(place, at, index), entry, index)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class PerFreedom(Output):
 
 
 class PerCoordinate(PerFreedom):
-    """One number per coordinate; of several outputs, the last."""
+    """One number per coordinate; must be the last of several outputs."""
 
     def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
         return (model.nq,)
@@ -212,7 +212,7 @@ class Path(Climbs):
 class Matrix(Climbs):
     """An nv x nv matrix: each climb keeps the entries of a column.  `packing` says which are computed.
 
-    A climb may keep several sets of numbers, under a name each: ("out", s, r) is the number of set s for freedom r.
+    A climb may keep several named sets of numbers: ("out", s, r) is the number of set s for freedom r.
     """
 
     @property
@@ -227,7 +227,7 @@ class Matrix(Climbs):
         return {("out", s, r): x for s, name in enumerate(self.sets) for r, x in enumerate(keep.get(name, ()))}
 
     def packing(self, spreads: bool) -> str:
-        """Which part of the matrix the columns hold, with or without outward spread: see `torsor.compiler.packing`."""
+        """Which part of the matrix the columns store, with or without outward spread (`torsor.compiler.packing`)."""
         raise NotImplementedError
 
     symmetric = False  # bodies after a column's own are not used
@@ -252,7 +252,7 @@ class Symmetric(Matrix):
 
 @dataclass(frozen=True)
 class TwoTriangles(Matrix):
-    """The climbs keep both triangles, the lower one under a name of its own."""
+    """The climbs keep both triangles, the lower one under a second name."""
 
     lower: str
 
@@ -277,7 +277,7 @@ class TwoTriangles(Matrix):
 
 @dataclass(frozen=True)
 class Gram(Matrix):
-    """U^T X, symmetric: the climbs keep the columns of U, and of X under a name of their own."""
+    """U^T X, symmetric: the climbs keep the columns of U and, under a second name, those of X."""
 
     other: str
 
@@ -302,7 +302,8 @@ class Gram(Matrix):
 
 
 class Parameters(Matrix):
-    """nv x 10 n: one climb per body keeps, for each freedom on the path, a number for each inertial parameter of it."""
+    """nv x 10 n: one climb per body keeps, for each freedom on its path, a number per inertial parameter of the
+    body."""
 
     def collect(self, walk: Walk) -> Mat:
         Y: list[list[Scalar]] = [[0.0] * (INERTIAL * len(walk.links)) for _ in range(walk.first[-1])]
@@ -325,7 +326,7 @@ class Parameters(Matrix):
 
 @dataclass(frozen=True)
 class Response(TwoTriangles):
-    """-A B: the climbs keep B in two triangles and, for the `inverse` beside it, the columns of A = U^T X."""
+    """-A B: the climbs keep B in two triangles and, for the output `inverse`, the columns of A = U^T X."""
 
     inverse: Gram
 
@@ -337,9 +338,9 @@ class Response(TwoTriangles):
 
 
 class Several(Output):
-    """Several outputs, each by a name of its own: the parts of one row of numbers, one behind the other.
-
-    Loops write either matrices, or outputs per freedom, per body and at the base; straight-line code writes any.
+    """Several named outputs: consecutive parts of one row of numbers.
+    Loops write either matrices, or outputs per freedom, per body and at the base; straight-line code writes any
+    mixture.
     """
 
     def __init__(self, **parts: Output) -> None:
@@ -368,7 +369,7 @@ class Several(Output):
         return self.splitter(shapes)(row)
 
     def splitter(self, shapes: Mapping[str, tuple[int, ...]]) -> Callable[[Any], Any]:
-        """`split` for these shapes, prepared: it may be called for every state."""
+        """`split` prepared for these shapes, to be called for every state."""
         ends = list(accumulate(math.prod(shape) for shape in shapes.values()))
         parts = [(slice(a, b), shape) for a, b, shape in zip([0, *ends], ends, shapes.values())]
 
@@ -381,7 +382,7 @@ class Several(Output):
         return split
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
-        if matrices := matrices_of(self):  # their sets are numbered through
+        if matrices := matrices_of(self):  # their sets are numbered consecutively
             first = accumulate((len(part.sets) for part in matrices), initial=0)
             return {
                 ("out", s + k, r): x for s, part in zip(first, matrices) for (_, k, r), x in part.entries(keep).items()
@@ -405,7 +406,7 @@ class Several(Output):
 
 
 def parts_of(output: Output) -> list[Output]:
-    """The outputs of several, or the only one."""
+    """The parts of `Several`, or the only output."""
     return list(output.parts.values()) if isinstance(output, Several) else [output]
 
 

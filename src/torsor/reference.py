@@ -1,4 +1,5 @@
-"""The reference engine: an algorithm run step by step on plain scalars.  Slow, obvious, the oracle of every test.
+"""The reference engine: an algorithm run step by step on plain scalars.  It is slow and simple: the oracle of the
+tests.
 
 The inputs determine the scalars: floats, longdoubles, mpmath numbers, CasADi symbols.
 """
@@ -21,10 +22,10 @@ from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, Whole, ru
 
 def evaluate(algorithm: Algorithm, model: Model, inputs: Mapping[str, Sequence[Scalar]], *, frame: Frame | None = None,
              number: Callable[[float], Scalar] = float) -> Any:  # fmt: skip
-    """The output of an algorithm at one state: a scalar, a list or nested lists, as its type says.
+    """The output of an algorithm at one state: a scalar, a list or nested lists, according to its type.
 
     `inputs` are flat sequences by name (external: six numbers per body); `number` converts the model's constants;
-    `frame` is that of a Jacobian.
+    `frame` is the frame of a Jacobian.
     """
     return _evaluate(algorithm, model, links(model, number), inputs, frame, number)
 
@@ -37,7 +38,7 @@ def _evaluate(algorithm: Algorithm, model: Model, bodies: Sequence[Link], inputs
 
 
 def base_of(gravity: Sequence[Scalar], inputs: Mapping[str, Sequence[Scalar]] = MappingProxyType({})) -> Here:
-    """The values that the steps know at the base: gravity, and the inputs that belong there."""
+    """The values at the base that steps can read: gravity, and the inputs that belong to the base."""
     base = Here(gravity=Vec.of(gravity))
     for name, values in inputs.items():
         if PLACES.get(name) is BASE:
@@ -56,40 +57,40 @@ def scatter(model: Model, inputs: Mapping[str, Sequence[Scalar]]) -> list[Here]:
     return here
 
 
-# What every step read and kept ---------------------------------------------------------------------------------
+# What each step reads and keeps ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One call of a step: at one body, in one pass.  Values are as the step saw them (`torsor.spatial`)."""
+    """One call of a step: at one body, in one pass.  Values are those that the step got (`torsor.spatial`)."""
 
     number: int  # of the pass, from 1
     sweep: str  # the name of its step
-    direction: str  # "outward", "inward", "climb", or "whole": one function saw all bodies
-    says: str  # the first line of the step's docstring: as a rule, the equation
+    direction: str  # "outward", "inward", "climb", or "whole": one function for all bodies
+    says: str  # the first line of the step's docstring, usually the equation
     body: int
     freedom: int | None  # where the climb began
-    received: dict[str, Any] = field(default_factory=dict)  # what it read of the values that the neighbours handed on
-    read: dict[str, Any] = field(default_factory=dict)  # of the inputs, and of what earlier passes kept here
+    received: dict[str, Any] = field(default_factory=dict)  # the values it read from the neighbours
+    read: dict[str, Any] = field(default_factory=dict)  # the inputs it read, and values that earlier passes kept here
     kept: dict[str, Any] = field(default_factory=dict)
     handed: dict[str, Any] = field(default_factory=dict)
 
 
 class _Watched:
-    """Values by name; notes which are read."""
+    """Values by name that records which of them are read."""
 
     def __init__(self, values: Any, read: dict[str, Any]) -> None:
         self._values, self._read = values, read
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._values, name)
-        if value is not None:  # an optional input that is not there
+        if value is not None:  # an optional input that is missing
             self._read[name] = value
         return value
 
 
 class StepRecorder:
-    """An algorithm run by the reference engine; keeps a `StepRecord` of every step."""
+    """Runs an algorithm by the reference engine and keeps a `StepRecord` of every step."""
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
         self.model = model
@@ -101,7 +102,7 @@ class StepRecorder:
 
     def evaluate(self, inputs: Mapping[str, Sequence[Scalar]], *, frame: Frame | None = None,
                  number: Callable[[float], Scalar] = float) -> Any:  # fmt: skip
-        """`evaluate`, with the records made."""
+        """`evaluate`, while recording."""
         bodies = links(self.model, number)
         self.places = {id(link): i for i, link in enumerate(bodies)}
         return _evaluate(self.algorithm, self.model, bodies, inputs, frame, number)
@@ -157,6 +158,6 @@ class StepRecorder:
 
 
 def _named(step: Callable[..., Any], direction: str) -> tuple[str, str, str]:
-    """The name of a step, its direction, and what it says of itself."""
+    """The name of a step, its direction, and the first line of its docstring."""
     says = (step.__doc__ or "").strip().partition("\n")[0]
     return step.__name__, direction, " ".join(says.split())

@@ -1,11 +1,11 @@
 """Twists, wrenches, poses and inertias of rigid bodies, over any scalar (see `torsor.linalg`).
 
-House notation (Ploen & Park 1999): a pose f = (R, p) takes child coordinates to parent coordinates;
+Notation (Ploen & Park 1999): a pose f = (R, p) takes child coordinates to parent coordinates;
 V = (omega, v) is a twist, F = (moment, force) a wrench, J a 6x6 inertia; Ad_{f^-1} moves a twist from
 parent to child, its transpose moves a wrench from child to parent.
 
-A pose is a `Rigid` (any R and p), a `Screw` (a turn about a coordinate axis and a shift along it: the part of a
-Denavit-Hartenberg link, at half the cost) or a `Product` of those.
+A pose is a `Rigid` (any R and p), a `Screw` (a rotation about a coordinate axis and a shift along it, as in a
+Denavit-Hartenberg link, at half the cost) or a `Product` of these.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Inertia(NamedTuple):
         return Spatial(self.J @ V.ang + self.H @ V.lin, self.H.T @ V.ang + self.M @ V.lin)
 
     def minus_outer(self, U: Sequence[Spatial], G: Sequence[Spatial]) -> Inertia:
-        """self - sum_k U_k G_k^T, which the caller knows to be symmetric."""
+        """self - sum_k U_k G_k^T; the caller guarantees that it is symmetric."""
 
         def block(A: Mat, a: str, b: str, i: int, j: int) -> Scalar:
             return A[i][j] - dot([getattr(u, a)[i] for u in U], [getattr(g, b)[j] for g in G])
@@ -114,12 +114,12 @@ class Inertia(NamedTuple):
         )
 
     def without(self, axes: Iterable[int]) -> Inertia:
-        """The same with the rows and columns of the coordinates `axes` (0..5) written as zeros."""
-        gone = set(axes)
+        """The same with the rows and columns of the coordinates `axes` (0..5) set to zero."""
+        removed = set(axes)
 
         def cut(A: Mat, rows: int, columns: int) -> Mat:
             return Mat.of(
-                (0.0 if {rows + i, columns + j} & gone else x for j, x in enumerate(row)) for i, row in enumerate(A)
+                (0.0 if {rows + i, columns + j} & removed else x for j, x in enumerate(row)) for i, row in enumerate(A)
             )
 
         return Inertia(cut(self.J, 0, 0), cut(self.H, 0, 3), cut(self.M, 3, 3))
@@ -129,7 +129,7 @@ class Inertia(NamedTuple):
 
 
 class Subspace(NamedTuple):
-    """S, the directions a joint moves in: one twist per degree of freedom, in the child's frame."""
+    """S, the directions in which a joint moves: one twist per degree of freedom, in the child's frame."""
 
     columns: tuple[Spatial, ...]
 
@@ -158,7 +158,7 @@ class Subspace(NamedTuple):
     def axes(self) -> tuple[int | None, ...]:
         """For each column, the coordinate whose unit vector it is, or None.
 
-        The effect of a joint along such a coordinate is known in advance.  It is written as a number or left out, not
+        The effect of a joint along such a coordinate is known in advance.  It is written as a number or omitted, not
         computed: this saves a third of the multiplications of an articulated-body sweep.
         """
         return tuple(_unit_coordinate(column.coordinates) for column in self.columns)
@@ -245,7 +245,7 @@ def small_motion(xi: Spatial) -> Rigid:
 
 
 class Screw(NamedTuple):
-    """The pose that turns about coordinate axis `k` (cosine c, sine s) and shifts by d along it."""
+    """The pose that rotates about coordinate axis `k` (cosine c, sine s) and shifts by d along it."""
 
     k: int
     c: Scalar

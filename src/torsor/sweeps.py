@@ -1,4 +1,4 @@
-"""Sweeps: the one form in which every O(n) algorithm of torsor is written.
+"""Sweeps: the form in which every O(n) algorithm of torsor is written.
 
 An algorithm is a few passes along the tree of bodies.  A pass calls one *step* function at every body:
 
@@ -6,11 +6,11 @@ An algorithm is a few passes along the tree of bodies.  A pass calls one *step* 
 
     link   the body's constants (`torsor.model.links.Link`)
     here   the body's own q, v, tau, ... and the values that earlier passes kept there
-    near   the values handed on by the neighbour: the parent in an `outward` pass, the sum over the children in an
-           `inward` one; at the base or at a tip, the start values of the pass
+    near   the values handed on by the neighbour: those of the parent in an `outward` pass, the sum over the children
+           in an `inward` pass; at the base or at a tip, the start values of the pass
     hand   a dict: values to hand on         keep   a dict: values to keep here for later passes
 
-Matrices need one more pass: `columns` starts at one degree of freedom, climbs to the base, and may then
+Matrices need one more pass: `Columns` starts at one degree of freedom, climbs to the base, and may then
 spread outward over the tree; it is repeated for every degree of freedom, or for one chosen body.
 
 A step is a pure function over scalars of any type and never tests their type.  `run` below interprets an
@@ -45,7 +45,7 @@ class Here(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         if name in self.OPTIONAL:
             return None
-        raise AttributeError(f"{name!r} is no input, and no pass has kept it here")
+        raise AttributeError(f"{name!r} is not an input, and no pass has kept it here")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Columns:
 
     `start(link, here, k)` is the step at the first body of the climb, for its k-th freedom (in a "path", k is the
     placement of a frame on that body).  `climb` is the step at the bodies between it and the base.  `outward` reads the
-    values that these kept; at bodies off the path it reads `rest(nv)`.
+    values that these steps kept; at bodies off the path it reads `rest(nv)`.
     """
 
     start: Step
@@ -75,18 +75,18 @@ class Columns:
 
 @dataclass(frozen=True)
 class Whole:
-    """A pass in which one function sees the whole walk.  Straight-line code only: a sweep does not see a matrix."""
+    """A pass in which one function gets the whole walk, for dense matrices.  Only in straight-line code."""
 
     run: Callable[[Walk], None]
 
 
 def outward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
-    """A pass from the base to the tips; `start(base)` are the values that the base hands to the first bodies."""
+    """A pass from the base to the tips; `start(base)` returns the values that the base hands to the first bodies."""
     return lambda step: Sweep(step, start, outward=True)
 
 
 def inward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
-    """A pass from the tips to the base; `start(base)` is zero, the values handed to a body without children."""
+    """A pass from the tips to the base; `start(base)` returns zeros, the values handed to a body without children."""
     return lambda step: Sweep(step, start, outward=False)
 
 
@@ -97,11 +97,11 @@ class Algorithm:
     inputs     the names of the arrays it takes: q, v, tau, ... (`torsor.inputs.PLACES`); `options` are optional
     passes     `Sweep`s, perhaps followed by one `Columns`; in straight-line code, `Whole` passes between them
     output     the type of the output (`torsor.outputs`)
-    then       the result as a function of (that output, the walk); for a matrix in straight-line code only
-    inverts    the mass matrix must be regular
-    torques_only   the outputs are joint torques and accelerations only: mass may be regrouped
+    then       the result as a function of (that output, the walk); only for a matrix in straight-line code
+    inverts    requires a regular mass matrix
+    torques_only   the outputs are only joint torques and accelerations: masses may be regrouped
     couples    the result obeys couplings of joints
-    kinematic  no mass enters
+    kinematic  does not depend on masses
     """
 
     name: str
@@ -117,7 +117,7 @@ class Algorithm:
 
     @property
     def has_loops(self) -> bool:
-        """Whether loop kernels exist: a sweep does not hand on as many as n^2 numbers."""
+        """Whether loop kernels exist: in loops no pass may hand on n^2 numbers."""
         whole = any(isinstance(stage, Whole) for stage in self.passes)
         return not whole and (self.then is None or not matrices_of(self.output))
 
@@ -134,7 +134,7 @@ def add(a: Any, b: Any) -> Any:
     """The sum of two handed-on values, entry by entry."""
     if isinstance(a, dict):
         return {k: add(a[k], b[k]) for k in a}
-    if type(a) is tuple:  # not a Vec, which adds up itself
+    if type(a) is tuple:  # not a Vec, which has its own addition
         return tuple(add(x, y) for x, y in zip(a, b))
     return a + b
 
@@ -148,7 +148,7 @@ def way_to_base(parent: Sequence[int], body: int) -> Iterator[int]:
 
 @dataclass
 class Walk:
-    """A walk over a machine, on the scalars that `links` and `here` hold."""
+    """A walk over a machine, on the scalars of `links` and `here`."""
 
     links: Sequence[Link]
     parent: Sequence[int]
@@ -218,7 +218,7 @@ class Walk:
 
 def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base: Here, here: Sequence[Here],
         frame: Frame | None = None, couplings: Sequence[Coupling] = ()) -> Any:  # fmt: skip
-    """Interpret an algorithm on the scalars that `links` and `here` hold, and return its output."""
+    """Interpret an algorithm on the scalars of `links` and `here`, and return its output."""
     walk = Walk(links, parent, base, here, frame, algorithm.columns, couplings=couplings)
     for stage in algorithm.passes:
         if isinstance(stage, Sweep):

@@ -1,4 +1,4 @@
-"""Arguments as torsor needs them: each function returns the converted argument, or raises an error that names it."""
+"""Checks of arguments: each function returns the converted argument, or raises an error that names it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _short.maxlevel = 3
 
 
 def shown(x: Any) -> str:
-    """A value in the form that messages show: never long, and never raising an error itself."""
+    """A value as messages show it: never long; never raises an error."""
     try:
         return _short.repr(x)
     except Exception:
@@ -54,7 +54,7 @@ def refused_function(function: Any, what: str, known: Iterable[str]) -> Argument
 
 
 def brief(message: object) -> str:
-    """A message that quotes its argument, cut in the middle if it is long."""
+    """A message that quotes its argument, shortened in the middle if it is long."""
     text = str(message)
     return text if len(text) <= 1000 else f"{text[:500]} ... {text[-400:]}"
 
@@ -76,7 +76,7 @@ def array(name: str, x: Any) -> Array:
 
 
 def real_array(name: str, x: Any, *shapes: tuple[int, ...], finite: bool = True) -> Array:
-    """x as a float64 array of one of these shapes (any, if none is given)."""
+    """x as a float64 array of one of these shapes (any shape if none is given)."""
     found = x if type(x) is np.ndarray else array(name, x)
     if found.dtype.kind not in "iuf":
         raise ArgumentError(f"{name} must be numbers, not {found.dtype}: {shown(x)}")
@@ -146,7 +146,7 @@ def integer(name: str, x: Any, least: int | None = None, most: int | None = None
 
 
 def batch(name: str, size: Any, width: int) -> tuple[int, ...]:
-    """The shape that `size` asks for, of rows of `width` numbers: an integer, or a tuple or list of integers."""
+    """The shape given by `size` (an integer, or a tuple or list of integers), for rows of `width` numbers."""
     axes = size if isinstance(size, tuple | list) else (size,)
     shape = tuple(integer(name, axis, least=0) for axis in axes)
     check_memory(name, 8 * prod(max(axis, 1) for axis in shape) * width)  # NumPy counts like this, too
@@ -154,13 +154,13 @@ def batch(name: str, size: Any, width: int) -> tuple[int, ...]:
 
 
 def check_memory(name: str, size: int) -> None:
-    """Raise before the work if an argument asks for more bytes than the machine has."""
+    """Raise before any work if an argument asks for more bytes than the computer has."""
     if size > (available := memory()):
         raise ArgumentError(f"{name} asks for more than the {available / 1e9:.3g} GB of memory of this machine")
 
 
 def memory() -> int:
-    """The bytes of memory of this machine; if the system does not tell, as much as it can address."""
+    """The bytes of memory of this computer; if the system does not report them, the address space."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -178,7 +178,7 @@ def flag(name: str, x: Any) -> bool:
 
 
 def word(name: str, x: Any) -> str:
-    """x as a string that a file can hold; half of a surrogate pair is no character."""
+    """x as a string that a file can hold; half of a surrogate pair is not a character."""
     if not isinstance(x, str):
         raise ArgumentError(f"{name} must be a string, not {shown(x)}")
     if not encodable(x):
@@ -187,7 +187,7 @@ def word(name: str, x: Any) -> str:
 
 
 def encodable(text: str) -> bool:
-    """Can UTF-8 hold this text?"""
+    """Whether UTF-8 can encode this text."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -203,7 +203,7 @@ def chosen(name: str, x: Any, known: Iterable[str]) -> str:
 
 
 def function(name: str, x: Any, arguments: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """x as something to call, with these arguments if any are named."""
+    """x as a callable that takes these arguments, if any are named."""
     if not callable(x):
         raise ArgumentError(f"{name} must be a function, not {shown(x)}")
     try:
@@ -211,7 +211,7 @@ def function(name: str, x: Any, arguments: tuple[str, ...] = ()) -> Callable[...
             inspect.signature(x).bind(*arguments)
     except TypeError as error:
         raise ArgumentError(f"{name} is called as f({', '.join(arguments)}): {error} of {shown(x)}") from None
-    except ValueError:  # a function of C that does not say what it takes
+    except ValueError:  # a C function without a signature
         pass
     return x
 
@@ -248,7 +248,7 @@ def parameter(name: str, x: ArrayLike, nv: int | None = None, *, finite: bool = 
 
 
 def batch_of(arrays: Mapping[str, tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
-    """The batch axes to which arrays broadcast; each has a shape, and so many axes of its own."""
+    """The batch axes to which arrays broadcast; of each array its shape and the number of its own axes are given."""
     try:
         return np.broadcast_shapes(*(shape[: len(shape) - rank] for shape, rank in arrays.values()))
     except ValueError:

@@ -1,11 +1,11 @@
 """Forward dynamics and M^-1 by articulated-body inertias (Ploen & Park 1999, Eqs 39-41; Featherstone 1983).
 
-An inward sweep eliminates each joint.  Through the free joint the parent feels the body's inertia as
+An inward sweep eliminates each joint.  Through the free joint the body's inertia acts on the parent as
 
     I^ = I - U D^-1 U^T,   U = I S,   D = S^T U + R,        the D being the pivots of M:  det M = prod det D.
 
-R is diagonal: the armature of the joint (inertias of its rotors), and `added_inertia`, an optional input.  With it the
-same sweeps solve (M + diag(added_inertia)) x = b, which is all that an implicit step needs.
+R is diagonal: the armature of the joint (inertias of its rotors), and `added_inertia`, an optional input.  With this
+input the same sweeps solve (M + diag(added_inertia)) x = b, which is all that an implicit step needs.
 
 The accelerations A0 of all bodies with the joint accelerations set to zero come first (`newton_euler`);
 the sweeps here solve for the difference A - A0.  So no bias acceleration appears, and the same sweeps
@@ -25,10 +25,10 @@ from torsor.sweeps import Algorithm, Columns, Sweep, inward, outward
 
 
 def eliminate(S: Subspace, I: Inertia, rotors: Vec) -> tuple[Inertia, tuple[Spatial, ...], tuple]:
-    """Free the joint: (I^, G, D) with G^T = D^-1 U^T and D factored.
+    """Eliminate the joint: (I^, G, D) with G^T = D^-1 U^T and D factored.
 
-    Where S is a coordinate axis and no rotor turns with it, I^ has a zero row and column there and G has a one: these
-    are set, not computed.
+    If S is a coordinate axis without a rotor, I^ has a zero row and column there and G has a one: these are set, not
+    computed.
     """
     U = [I @ s for s in S.columns]
     D = factor(Mat.symmetric(lambda i, j: pair(U[i], S.columns[j]) + (rotors[i] if i == j else 0.0), len(U)))
@@ -39,7 +39,7 @@ def eliminate(S: Subspace, I: Inertia, rotors: Vec) -> tuple[Inertia, tuple[Spat
 
 
 def with_known(S: Subspace, known: Sequence[int], G: Sequence[Sequence[Scalar]]) -> tuple[Spatial, ...]:
-    """Gains along the axes known in advance: one for the freedom itself, zero for the joint's other freedoms."""
+    """Gains with known entries: along its own axis one for each freedom, and zero for the joint's other freedoms."""
     rows = zip(S.axes, G)
     return tuple(Spatial.of(float(k == axis) if k in known else x for k, x in enumerate(row)) for axis, row in rows)
 
@@ -51,7 +51,7 @@ def known_axes(S: Subspace, G: Sequence[Spatial]) -> tuple[int | None, ...]:
 
 
 def pass_on(S: Subspace, G: Sequence[Spatial], F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
-    """(F^, u): the force passed to the parent and the torque left for the joint, u = b - S^T F, F^ = F + G u."""
+    """(F^, u): the force passed to the parent and the remaining torque of the joint, u = b - S^T F, F^ = F + G u."""
     u = b - S.T(F)
     for g, x in zip(G, u):
         F = F + g * x
@@ -60,7 +60,7 @@ def pass_on(S: Subspace, G: Sequence[Spatial], F: Spatial, b: Vec) -> tuple[Spat
 
 
 def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
-    """(F^, D^-1 u) of `pass_on`: the force passed to the parent and the joint's own share."""
+    """(F^, D^-1 u) of `pass_on`: the force passed to the parent and the joint's own acceleration."""
     F, u = pass_on(S, G, F, b)
     return F, solve(D, u)
 
@@ -72,7 +72,7 @@ def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial
     for axis, g, xi in zip(axes, G, x):
         if axis is None:
             qdd.append(xi - pair(g, A))
-        else:  # g[axis] = 1: the sum without this term is the coordinate that only this column contributes to
+        else:  # g[axis] = 1: only this column contributes to that coordinate, so this term is left out of the sum
             others = Spatial.of(0.0 if k == axis else gk for k, gk in enumerate(g.coordinates))
             coordinates[axis] = xi - pair(others, A)
             qdd.append(coordinates[axis] - A.coordinates[axis])
@@ -100,7 +100,7 @@ def log_pivots(link, here, children):
 
 
 def torque(here) -> Vec:
-    """tau - K q - D v with the springs and dampers of the joint, if there are any; for joints with dq/dt = v"""
+    """tau - K q - D v, with the springs and dampers of the joint if there are any; for joints with dq/dt = v"""
     if here.stiffness is None:
         return here.tau
     terms = zip(here.tau, here.stiffness, here.q, here.damping, here.v)
@@ -129,8 +129,8 @@ def unit_torques(take: Callable[[Any, Spatial, Vec], tuple[Spatial, dict[str, An
                  spread: Sweep | None = None) -> Columns:  # fmt: skip
     """For each freedom: a unit torque there and none elsewhere, carried to the base and, with `spread`, to all bodies.
 
-    An earlier pass has eliminated the joints.  `take(here, F, b)` gives the part of the force F that a joint passes on
-    and the values that it keeps.  `spread` finds the accelerations from the shares x among the kept values.
+    An earlier pass has eliminated the joints.  `take(here, F, b)` returns the force that a joint passes on, for the
+    force F, and the values that it keeps.  `spread` computes the accelerations from the kept values x.
     """
 
     def on(link, here, F: Spatial, b: Vec):
@@ -148,7 +148,7 @@ def unit_torques(take: Callable[[Any, Spatial, Vec], tuple[Spatial, dict[str, An
 
 
 def innovation(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Any]]:
-    """`pass_on` where `articulated_inertias` was: keeps u and D^-1 u."""
+    """`pass_on` after `articulated_inertias`: keeps u and D^-1 u."""
     F, u = pass_on(here.S, here.G, F, b)
     return F, dict(u=u, x=solve(here.D, u))
 
@@ -171,8 +171,8 @@ inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix", ("q",), (articulated_inertias, unit_torques(innovation, accelerate)), Symmetric("qdd"),
     inverts=True, torques_only=True,
 )  # fmt: skip
-# The same as M^-1 = U^T D^-1 U, U the columns u (Ploen & Park's square factor without its root).  There is no outward
-# sweep.  Every entry is a sum over the freedoms that two paths to the base share: fewer operations where they are few.
+# The same as M^-1 = U^T D^-1 U, where U has the columns u (Ploen & Park's square factor without its root).  There is no
+# outward sweep.  Every entry is a sum over the freedoms that two paths to the base share: cheap if these are few.
 inverse_by_product = Algorithm(
     "inverse_mass_matrix", ("q",), (articulated_inertias, unit_torques(innovation)), Gram("u", "x"),
     inverts=True, torques_only=True,

@@ -1,9 +1,9 @@
 """(M + diag(r))^-1 b with complex r and b, by articulated bodies: the sweeps of `articulated` with complex pivots.
 
-Implicit Runge-Kutta methods with coupled stages need them (`motion/radau.py`).  A system of nv real equations per
-stage falls apart into systems M + g D + g^2 K with complex g, one for each eigenvalue of the method.
+Implicit Runge-Kutta methods with coupled stages need this (`motion/radau.py`).  Their system of nv real equations per
+stage splits into systems M + g D + g^2 K with complex g, one for each eigenvalue of the method.
 
-M, and so every pose and every S, is real.  The inertias and forces that the joints pass on are complex.  They are
+M, and so every pose and every S, is real.  The inertias and forces that the joints pass on are complex.  Each is
 handed on as two real ones.
 """
 
@@ -70,7 +70,7 @@ def articulate(link, here, children):
 
 @outward(start=lambda base: dict(A=(Spatial.zero(),) * 2))
 def accelerate(link, here, parent):
-    """`articulated.accelerate`, the accelerations being complex"""
+    """`articulated.accelerate` with complex accelerations"""
     f, S = link.placed(here)
     A, B = map(f.Ad_inv, parent.A)
     re = Vec.of(x - pair(g, A) + pair(h, B) for x, (g, h) in zip(here.x[0], here.G))

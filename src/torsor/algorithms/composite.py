@@ -1,6 +1,6 @@
-"""The mass matrix by composite rigid bodies, and its factorization that keeps the zeros of a branching tree.
+"""The mass matrix by composite rigid bodies, and its factorization that preserves the zeros of a branching tree.
 
-M_ij = S_i^T Ad*_{f_ij^-1} I^c_j S_j,  I^c_j the inertia of body j and all it carries, as one rigid body
+M_ij = S_i^T Ad*_{f_ij^-1} I^c_j S_j, where I^c_j is the inertia of body j and all it carries, as one rigid body
 (Walker & Orin 1982; Saha 2001, Eq. 6; Featherstone 2005 for the factor).
 """
 
@@ -32,7 +32,7 @@ def rise(link, here, below):
 
 
 def unit_acceleration(link, here, k):
-    """F = I^c_j S_j: the wrench of a unit acceleration of freedom k; its rotor resists as well."""
+    """F = I^c_j S_j: the wrench of a unit acceleration of freedom k; its rotor adds its inertia."""
     hand, keep = rise(link, here, SimpleNamespace(F=here.F[k]))
     return hand, dict(M=keep["M"].replace(k, keep["M"][k] + link.armature[k]))
 
@@ -61,7 +61,7 @@ def dof_parents(parent: Sequence[int], freedoms: Sequence[int]) -> list[int]:
 
 
 def branch_factor(M: Sequence[Sequence[Scalar]], above: Sequence[int]) -> tuple[list[list[Scalar]], list[Scalar]]:
-    """M = L^T D L with L unit lower triangular; entries between branches stay zero and are never touched."""
+    """M = L^T D L with L unit lower triangular; entries between branches stay zero and are never computed."""
     n = len(above)
     H = [list(row) for row in M]
     for k in reversed(range(n)):
@@ -94,7 +94,7 @@ def branch_inverse(L: Sequence[Sequence[Scalar]], D: Sequence[Scalar], above: Se
 
 def branch_solve(L: Sequence[Sequence[Scalar]], D: Sequence[Scalar], above: Sequence[int],
                  b: Sequence[Scalar]) -> list[Scalar]:  # fmt: skip
-    """(L^T D L)^-1 b, walking only along branches."""
+    """(L^T D L)^-1 b, using only entries along branches."""
     x = list(b)
     n = len(above)
     for i in reversed(range(n)):

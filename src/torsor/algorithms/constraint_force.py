@@ -1,17 +1,17 @@
 """The constraint force algorithm (Featherstone & Fijany 1999): it solves for the wrenches in the joints.
 
-A joint lets its body move along S and holds it with a reaction; the wrench it transmits is
+A joint lets its body move along S and constrains it by a reaction; the wrench that it transmits is
 
     f_i = R_i lambda_i + T'_i tau_i,       R_i spans the wrenches reciprocal to S_i  (h_i^perp of the paper),
                                            T'_i = S (S^T S)^-1: I_X of Eq. 16 is the identity map,
 
-and with R orthonormal lambda = R^T f.  A joint is "loaded" if rotors turn with it: the wrench it transmits then depends
+and with R orthonormal lambda = R^T f.  A joint is "loaded" if it has rotors: the wrench that it transmits then depends
 on its acceleration in all six directions, R is the identity and T' is zero.  The lambda of all joints solve one block
 tridiagonal system (T2^T I^-1 T2 of Eq. 16), one block per joint.  Here it is written in link coordinates and never
 assembled.  A run of bodies between two joints enters it only through
 
-    alpha_1 =  C11 lambda_1   - C12 lambda_2 + c1       alpha = R^T Ad_{f^-1} A: how the body before a joint
-    alpha_2 =  C12^T lambda_1 - C22 lambda_2 + c2       accelerates in the directions that joint holds
+    alpha_1 =  C11 lambda_1   - C12 lambda_2 + c1       alpha = R^T Ad_{f^-1} A: the acceleration of the body
+    alpha_2 =  C12^T lambda_1 - C22 lambda_2 + c2       before a joint, in the directions that the joint blocks
 
 (a two-handle articulated body).  Two runs are joined by eliminating the lambda of the joint between them: one block
 pivot.  The order is free: joining pairs, then pairs of pairs, ... takes log2 n rounds.  Articulated sweeps condense
@@ -39,7 +39,7 @@ from torsor.sweeps import Algorithm, inward, outward
 
 
 class Handle(NamedTuple):
-    """A joint as the body before it feels it: reactions and unit torques moved into that body's frame."""
+    """The action of a joint on the body before it: reactions and unit torques in that body's frame."""
 
     reactions: tuple[Spatial, ...]  # Ad*_{f^-1} R, filled up with zeros to the size of a block
     torques: tuple[Spatial, ...]  # Ad*_{f^-1} T'
@@ -54,7 +54,7 @@ def handle(link: Link, here: Any, size: int, loaded: bool) -> Handle:
 
 
 def unknown_wrenches(link: Link, q: Vec, loaded: bool) -> tuple[Spatial, ...]:
-    """R: the wrenches through a joint that are not known in advance."""
+    """R: a basis of the unknown wrenches through a joint."""
     return tuple(map(Spatial.unit, range(6))) if loaded else link.reactions(q)
 
 
@@ -69,7 +69,8 @@ def combine(wrenches: Sequence[Spatial], factors: Sequence[Scalar]) -> Spatial:
 
 
 class Turn(NamedTuple):
-    """How a run of bodies changes the angular velocity before it: ω -> R^T ω + w, in the last body's frame."""
+    """The map of angular velocity along a run of bodies: ω -> R^T ω + w, from before the run to the last body's
+    frame."""
 
     R: Mat
     w: Vec
@@ -98,7 +99,7 @@ def turn_of(links: Sequence[Link], here: Sequence[Any]) -> Turn:
 
 
 class Segment(NamedTuple):
-    """The mobilities of a run at its two joints, see above.  C11 and C22 are symmetric."""
+    """The mobilities of a run at its two joints (see the module docstring).  C11 and C22 are symmetric."""
 
     C11: Mat
     C12: Mat
@@ -132,7 +133,7 @@ class Segment(NamedTuple):
 
     @staticmethod
     def length(size: int) -> int:
-        """The number of numbers that `pack` returns."""
+        """The length of the list that `pack` returns."""
         return 2 * size * size + 3 * size
 
 
@@ -141,7 +142,8 @@ def _upper(size: int) -> list[tuple[int, int]]:
 
 
 class Run(NamedTuple):
-    """What `release` needs of a condensed run: values at every body and at the first joint, and A0 of the last body."""
+    """The values of a condensed run for `release`: those at every body and at the first joint, and A0 of the last
+    body."""
 
     bodies: list[dict[str, Any]]
     R: tuple[Spatial, ...]
@@ -151,23 +153,23 @@ class Run(NamedTuple):
 class Condensed(NamedTuple):
     segment: Segment
     run: Run
-    pivots: list[Scalar]  # of all joints of the run, and of the inertia the first one holds
+    pivots: list[Scalar]  # of all joints of the run, and of the inertia that the first joint constrains
 
 
 def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Sequence[Spatial], load: Spatial,
              size: int, loaded: bool) -> Condensed:  # fmt: skip
     """A run of bodies as a segment.
 
-    w     the angular velocity before the run (None: M^-1 b only, no velocities)
-    tip   the reactions of the joint after the run, and `load` the wrench of its torque, as the last body feels them
-    loaded   whether rotors turn with the first joint of the run
+    w     the angular velocity before the run (None: only M^-1 b, no velocities)
+    tip   the reactions of the joint after the run, and `load` the wrench of its torque, both acting on the last body
+    loaded   whether the first joint of the run has rotors
 
-    The outward sweep finds the accelerations A0, with no joint accelerating and no acceleration before the run.  The
+    The outward sweep computes the accelerations A0 for no joint acceleration and no acceleration before the run.  The
     inward sweep eliminates the joints as in `articulated`, for the given forces and for a unit of every tip reaction.
     """
     A0 = _bias(links, here, w)
     I, F, columns = Inertia.zero(), load, list(tip)
-    mobility = [[0.0] * size for _ in range(size)]  # of the tip, the joint before the run at rest
+    mobility = [[0.0] * size for _ in range(size)]  # of the tip, with the joint before the run at rest
     c2 = [pair(r, A0) for r in tip]
     bodies: list[dict[str, Any]] = []
     pivots: list[Scalar] = []
@@ -191,14 +193,14 @@ def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip:
             I, F = f.carry(I), f.Ad_inv_dual(F)
             columns = [f.Ad_inv_dual(column) for column in columns]
     R = unknown_wrenches(links[0], here[0].q, loaded)
-    felt = [I @ r for r in R]
-    A = factor(Mat.symmetric(lambda i, j: pair(felt[i], R[j]), len(R)))
+    loads = [I @ r for r in R]
+    A = factor(Mat.symmetric(lambda i, j: pair(loads[i], R[j]), len(R)))
     segment = _mobilities(R, A, columns, F, mobility, c2, size)
     return Condensed(segment, Run(bodies[::-1], R, A0), [*pivots, *A[1]])
 
 
 def _bias(links: Sequence[Link], here: Sequence[Any], w: Vec | None) -> Spatial:
-    """A0 of the last body; every body keeps the wrench of A0, with those of its side branches added."""
+    """A0 of the last body; every body keeps the wrench of A0 plus those of its side branches."""
     if w is None:
         for h in here:
             h.W = None if h.side is None else h.side.F
@@ -213,7 +215,7 @@ def _bias(links: Sequence[Link], here: Sequence[Any], w: Vec | None) -> Spatial:
 
 
 def standing(w: Vec) -> dict[str, Any]:
-    """A body that turns with ω and does not accelerate, in the form that `motion` expects."""
+    """A body that rotates with ω and does not accelerate, in the form that `motion` expects."""
     return dict(w=w, dw=Vec.zero(), a=Vec.zero(), Omega=spin(w, Vec.zero()))
 
 
@@ -239,7 +241,7 @@ def _mobilities(R: Sequence[Spatial], A: tuple, columns: Sequence[Spatial], F: S
 
 
 class Joined(NamedTuple):
-    """lambda = W1 lambda_1 + W2 lambda_2 + y of the joint that was eliminated, by these pivots."""
+    """lambda = W1 lambda_1 + W2 lambda_2 + y of an eliminated joint, and the pivots of its elimination."""
 
     W1: Mat
     W2: Mat
@@ -284,7 +286,7 @@ def join(a: Segment, b: Segment) -> tuple[Segment, Joined]:
 
 
 def join_all(segments: Sequence[Segment]) -> tuple[Segment, list[Joined]]:
-    """A row of runs as one, joined by halves, and the eliminated reactions in the order of `reactions_between`."""
+    """Join consecutive runs to one, by halves; also returns the eliminated reactions, as `reactions_between` needs."""
     if len(segments) == 1:
         return segments[0], []
     half = (len(segments) + 1) // 2
@@ -313,7 +315,7 @@ def first_reaction(whole: Segment, alpha: Vec) -> Vec:
 def release(links: Sequence[Link], run: Run, segment: Segment, first: Vec, last: Vec) -> tuple[list[Vec], Spatial]:
     """The joint accelerations of a run and the acceleration of its last body, from the reactions at both ends.
 
-    Only that part of the acceleration before the run is known which the first joint constrains.  The rest, S s, appears
+    Of the acceleration before the run, only the part that the first joint constrains is known.  The rest, S s, appears
     in that joint's own acceleration, which is too large by s until `first_joint_acceleration` subtracts it.
     """
     alpha = segment.C11 @ first - segment.C12 @ last + segment.c1
@@ -340,12 +342,11 @@ def first_joint_acceleration(torques: Sequence[Spatial], A: Spatial, qdd: Sequen
 
 
 def log_product(pivots: Sequence[Scalar]) -> Scalar:
-    """log det M is the sum of the logarithms of all pivots.
+    """The sum of the logarithms of all pivots, log det M.
 
     Let every run float in the directions that its first joint constrains: its mass matrix has the pivots of
-    `condense_run`.  Constraining all runs again multiplies the determinant by that of the system which the reactions
-    solve (det M = det G det H22, Fixman 1974).  The pivots of that system are those of `join`, and of C11 of the whole
-    chain.
+    `condense_run`.  Constraining all runs again multiplies the determinant by that of the system for the reactions
+    (det M = det G det H22, Fixman 1974).  The pivots of that system are those of `join`, and of C11 of the whole chain.
     """
     total: Scalar = 0.0
     for pivot in pivots:

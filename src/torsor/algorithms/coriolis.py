@@ -1,8 +1,8 @@
 """The Coriolis matrix C(q, v) of the Christoffel symbols: C v is the velocity term, dM/dt - 2C is skew.
 
-In coordinates whose rates are v, C is half of d tau/dv: the same wrenches as in `inverse_derivatives`, halved.  There
+In coordinates whose rates are v, C is half of d tau/dv: the wrenches of `inverse_derivatives`, halved.  There
 chi_v / 2 is then the rate ad_V S_k + dS_k/dt of an axis, because S,k v - dS_k/dt = ad_{S v} S_k.  With that rate, C is
-also right for quaternions, whose v are no rates of coordinates (Echeandia & Wensing 2021).
+also correct for quaternions, where v is not a rate of coordinates (Echeandia & Wensing 2021).
 """
 
 from __future__ import annotations

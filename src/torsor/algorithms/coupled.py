@@ -1,11 +1,11 @@
 """Machines whose joints follow others, q = ratio q_leader + offset: projected dynamics, straight-line code only.
 
-With v = G y, y the velocities of the joints that follow none, a coupled machine obeys
+With v = G y, where y are the velocities of the joints that follow none, a coupled machine obeys
 
     G^T (M G dy + bias - tau) = 0,        so        qdd = P (tau - bias),   P = G (G^T M G)^-1 G^T.
 
-It is exact: the forces that hold the couplings do no work.  q, v, tau and qdd have an entry for every joint, followers
-too, and P stands wherever M^-1 does.  G^T M G is factored from the last freedom backwards, which fills in few zeros.
+This is exact, because the coupling forces do no work.  q, v, tau and qdd have an entry for every joint, including
+followers, and P replaces M^-1.  G^T M G is factored from the last freedom backwards, which causes little fill-in.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def spread(walk: Walk, y: Vec) -> list[Scalar]:
 
 
 def solve_coupled(M: Mat, walk: Walk) -> list[Scalar]:
-    """P b, of b or of the torques left for accelerations"""
+    """P b, where b is the input or the torques that remain for accelerations"""
     b = [x for h in walk.here for x in (h.b if h.phi is None else h.phi)]
     pushed = []
     for group in groups(walk):
@@ -91,7 +91,7 @@ def _log_det(M: Mat, walk: Walk) -> Scalar:
 
 
 def _of_leaders(walk: Walk, values: list[Scalar]) -> list[Scalar]:
-    """Numbers of the freedoms that follow none; one for the others."""
+    """Values at the freedoms that follow none; ones at the others."""
     x: list[Scalar] = [1.0] * walk.first[-1]
     for value, group in zip(values, groups(walk)):
         x[group[0][0]] = value

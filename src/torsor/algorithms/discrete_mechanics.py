@@ -11,7 +11,7 @@ bodies that it carries move along. With P its momentum and W its weight, both su
 
     F_k = <P, ad_{Ad_{f^-1} V_parent} S_k + dS/dq_k v> + <W, S_k>.
 
-There are two kinds of step, each the other's adjoint: one takes L at the beginning, the other at the end (N. Bou-Rabee,
+There are two kinds of step, adjoint to each other: one takes L at the beginning, the other at the end (N. Bou-Rabee,
 J. E. Marsden, Hamilton-Pontryagin integrators on Lie groups, Found. Comput. Math. 9, 2009). With y = h v and p the
 momenta,
 
@@ -21,9 +21,11 @@ momenta,
 The first equations are implicit in v; `begin` and `end` are v_new = M^-1 (their right-hand side at v).
 
 Forces at the joints act at the middle of the step, half of their impulse before it and half after it: p is first
-p + (h/2) tau, and p_new then grows by (h/2) tau, too (J. E. Marsden, M. West, Discrete mechanics and variational
-integrators, Acta Numerica 2001, 3.2). Springs and dampers make tau depend on v. With R = h/2 D + h^2/4 K, the iteration
-v_new = (M + R)^-1 (right-hand side + R v) is exact for them at once, however stiff they are: `begin_driven` and
+replaced by p + (h/2) tau, and (h/2) tau is also added to p_new (J. E. Marsden, M. West, Discrete mechanics and
+variational integrators, Acta Numerica 2001, 3.2). Springs and dampers make tau depend on v. With R = h/2 D + h^2/4 K,
+the iteration
+v_new = (M + R)^-1 (right-hand side + R v) treats them exactly in one round, however stiff they are:
+`begin_driven` and
 `end_driven`, with R as the input `added_inertia`.
 
 The midpoint rule takes L at the middle q^ = q [+] y, y = (h/2) v. With f = (h/2) (F(q^, v) + tau),
@@ -80,7 +82,7 @@ def _with_added(here, p: Vec) -> Vec:
 
 @outward(start=lambda base: {})
 def drift(link, here, parent):
-    """The joint at q [+] h v, and p averaged over the step."""
+    """q [+] h v of the joint, and p averaged over the step."""
     y = here.v * here.h[0]
     q = link.joint.retract(here.q, y)
     return {}, dict(E=link.exp(q), S=link.S(q), tau=_with_added(here, link.joint.averaged(y, here.p)))
@@ -94,7 +96,7 @@ def land(link, here, parent):
 
 @outward(start=lambda base: {})
 def balance(link, here, parent):
-    """p carried to the middle of the step, with half of the impulse; and with all of it, carried to the end."""
+    """p carried to the middle of the step, with half of the impulse; and p carried to the end, with all of it."""
     y = here.v * here.h[0]
     p, f = link.joint.carried(y, here.p), here.F * here.h[0] + here.impulse
     return {}, dict(tau=_with_added(here, p + f), carried=link.joint.carried(y, p + f + f))
@@ -102,13 +104,13 @@ def balance(link, here, parent):
 
 @outward(start=accelerate.start)
 def renew(link, here, parent):
-    """M^-1 tau becomes the velocity from here on."""
+    """M^-1 tau becomes the velocity for the following passes."""
     hand, keep = accelerate.step(link, here, parent)
     return hand, dict(v=keep["qdd"])
 
 
 INPUTS = ("q", "v", "p", "h")  # h: the step, repeated once per freedom
-ROUNDS = 3  # rounds of the iteration per call: two calls settle most steps
+ROUNDS = 3  # rounds of the iteration per call: two calls suffice for most steps
 
 
 def _algorithm(name: str, passes: tuple[Sweep, ...], output: str, *more: str) -> Algorithm:

@@ -56,5 +56,5 @@ center_of_mass = Algorithm(
     "center_of_mass", ("q",), (moments,), AtBase("m h"),
     then=lambda moments, walk: moments[1] * (1.0 / moments[0]),
 )  # fmt: skip
-# what a page shows of every body, in one pass
+# what a page shows for every body, in one pass
 bodies = Algorithm("bodies", ("q", "v"), (moved,), Several(pose=PerBody("pose"), kinetic=PerBody("kinetic")))

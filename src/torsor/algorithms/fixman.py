@@ -6,9 +6,10 @@ the joints allow (soft, s) and forbid (hard, h) are such coordinates of neighbou
     H = [ds/dxi; dh/dxi] diag(J_1^-1 ... J_n^-1) [ds/dxi; dh/dxi]^T,
     M^-1 = H11 - H12 H22^-1 H12^T,        det M = det G det H22,    G = H^-1.
 
-With A = (S^T S)^-1 S^T and B = R^T the soft and hard directions of a joint (covectors: A S = 1, B S = 0; R the
-reactions, orthonormal) and X = Ad_{f^-1}, the rows of body i are ds_i = A (xi_i - X xi_parent) and
-dh_i = B (xi_i - X xi_parent): hard variables meet at bodies.
+Let A = (S^T S)^-1 S^T and B = R^T be the soft and hard directions of a joint (covectors: A S = 1, B S = 0; R are the
+orthonormal reactions) and X = Ad_{f^-1}.  The rows of body i are ds_i = A (xi_i - X xi_parent) and
+dh_i = B (xi_i - X xi_parent): hard variables are coupled only through bodies.
+
 Eliminating them from the leaves to the root causes no fill-in:
 
     Phi_i = (J_i + sum X^T N X)^-1 over the children,     N = B^T (B Phi B^T)^-1 B,
@@ -58,10 +59,10 @@ class EliminatedJoint(NamedTuple):
     B: tuple[Spatial, ...]
     J: tuple  # factor of Phi^-1
     H: tuple  # factor of B Phi B^T, the pivot of H22
-    G: tuple[Spatial, ...]  # A - B^T (B Phi B^T)^-1 B Phi A^T: how far the body moves its soft variables
+    G: tuple[Spatial, ...]  # A - B^T (B Phi B^T)^-1 B Phi A^T: maps a motion of the body to its soft variables
 
     def push(self, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
-        """From the wrench F of the children and b at the joint: (wrench that the parent feels, soft accelerations).
+        """From the wrench F of the children and b at the joint: (wrench on the parent, soft accelerations).
 
         They move the body by y = Phi (F + A^T b), and the joint pushes back by l = -(B Phi B^T)^-1 B y.
         """
@@ -72,7 +73,7 @@ class EliminatedJoint(NamedTuple):
 
 
 def eliminate_hard(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, EliminatedJoint]:
-    """(N, the joint): N = B^T (B Phi B^T)^-1 B is the inertia the parent feels, Phi = I^-1."""
+    """(N, the joint): N = B^T (B Phi B^T)^-1 B is the inertia added to the parent, Phi = I^-1."""
     A = S.dual()
     J = factor(dense(I))
     Z = [Spatial.of(solve(J, b.coordinates)) for b in B.columns]  # Phi B^T
@@ -87,8 +88,8 @@ def eliminate_hard(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Elimi
 def eliminate_braced(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, EliminatedJoint]:
     """`eliminate_hard` for a body that is a rod, a point or massless, whose inertia I has no inverse.
 
-    An inertia W in the hard directions of the joint changes nothing, because they never move: I + B^T W B takes the
-    place of I, and N becomes N + B^T W B, from which it is taken away again. The sum can be inverted wherever M can.
+    An inertia W in the hard directions of the joint changes nothing, because they never move: I + B^T W B replaces I,
+    N becomes N + B^T W B, and B^T W B is subtracted again. The sum is invertible wherever M is.
     W = B K B^T, with K as large as the body: the mean moments and masses of I.
     """
     turning, moving = (sum(A[k][k] for k in range(3)) * (1 / 3) for A in (I.J, I.M))
@@ -101,7 +102,7 @@ def eliminate_braced(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Eli
 
 
 def sweeps(eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, EliminatedJoint]]) -> tuple[Sweep, Sweep]:
-    """The two inward sweeps, by one way to eliminate hard variables."""
+    """The two inward sweeps, for one way to eliminate hard variables."""
 
     @inward(start=lambda base: dict(I=Inertia.zero()))
     def relax(link, here, children):
@@ -114,7 +115,7 @@ def sweeps(eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, Eli
 
     @inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
     def relax_and_push(link, here, children):
-        """`relax`, and the forces along with the inertias."""
+        """`relax`, with the forces as well as the inertias."""
         f, S = link.placed(here)
         N, joint = eliminate(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
         F, x = joint.push(children.F, here.b)
@@ -133,13 +134,13 @@ def soft_accelerations(link, here, parent):
 
 
 def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
-    """The joint's share of a force, after `relax`, and the force it passes on."""
+    """The force that a joint passes on after `relax`, and its own share."""
     F, x = here.eliminated.push(F, b)
     return F, dict(x=x)
 
 
 class FixmanMethod(NamedTuple):
-    """The functions of M^-1 that relaxed constraints compute."""
+    """The functions of M^-1, computed by relaxed constraints."""
 
     mass_solve: Algorithm
     log_det: Algorithm

@@ -2,8 +2,8 @@
 motion, and d qdd/dtau = M^-1 (Jain & Rodriguez 1993; Carpentier & Mansard 2018).
 
 By articulated bodies, M^-1 = U^T D^-1 U (`articulated.inverse_by_product`): one climb per freedom carries the wrenches
-of inverse dynamics and the force of a unit torque.  Through the mass matrix, with its factor that keeps the zeros of a
-tree, there are fewer operations for machines of a few joints.  That needs all of M at once: straight-line code only.
+of inverse dynamics and the force of a unit torque.  Through the mass matrix, with its factor that preserves the zeros
+of a tree, machines of a few joints take fewer operations.  That needs all of M at once: only in straight-line code.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def weigh(link, here, children):
 
 
 def accelerations(solve: Callable[[Mat, Walk], list[Scalar]]) -> Whole:
-    """qdd of every joint, for the passes that follow."""
+    """qdd of every joint, for the following passes."""
 
     def run(walk: Walk) -> None:
         M = Symmetric("M").collect(replace(walk, stage=Columns(composite.unit_acceleration, composite.rise)))

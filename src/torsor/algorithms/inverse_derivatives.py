@@ -1,23 +1,24 @@
 """The derivatives of inverse dynamics, d tau/dq, d tau/dv and d tau/dqdd = M (after Singh, Russell & Wensing 2022).
 
-Written here in body frames, for joints of any type, S(q) included.  V' and A' are the twist and the acceleration of the
-parent, seen from the child; the joint adds V = V' + S v and A = A' + ad_{V'} S v + S qdd + dS/dt v.  A motion of
-freedom k of a joint moves its body by the twist S_k.  Seen from the body, S,k the derivative of S by that freedom,
+Written here in body frames, for joints of any type, including S(q).  V' and A' are the twist and the acceleration of
+the parent in the child's frame; with the joint, V = V' + S v and A = A' + ad_{V'} S v + S qdd + dS/dt v.  A motion of
+freedom k of a joint moves its body by the twist S_k.  In the body's frame, with S,k the derivative of S with respect to
+that freedom,
 
     dV = ad_{V'} S_k + S,k v
     dA = ad_{A'} S_k + ad_{ad_{V'} S_k} (S v) + ad_{V'} (S,k v) + S,k qdd + (dS/dt),k v,
 
 and all bodies beyond share dV and chi = dA + ad_V dV as rigid motions.  A change dv of the velocity moves them by
-S_k and by chi_v = ad_{V'} S_k + ad_V S_k + dS_k/dt + S,k v.  What the joint transmits therefore changes by
+S_k and by chi_v = ad_{V'} S_k + ad_V S_k + dS_k/dt + S,k v.  The wrench through the joint therefore changes by
 
     dF = I^c chi + 2 B^c dV                      dF_v = I^c chi_v + 2 B^c S_k
 
-with I^c the inertia of all bodies beyond, as one, and B^c the sum of their velocity forms.  That of a body is
+with I^c the inertia of all bodies beyond, as one body, and B^c the sum of their velocity forms.  That of one body is
 
     2 B (w, v) = (K w, w x f)                    K = -2 ([w] Sigma + [h] [v]),    f = 2 (m v + w x h).
 
-Towards the base the frame moves too: the parent feels dF - ad*_{S_k} F.  Wrenches on the bodies are constant in the
-frame of their body.  The lower triangle reads the same numbers the other way round: for i on the path of j,
+Towards the base the frame moves too: dF - ad*_{S_k} F acts on the parent.  Wrenches on the bodies are constant in the
+frame of their body.  The lower triangle uses the same numbers transposed: for i on the path of j,
 
     d tau_j/dq_i = (I^c S_j)^T chi_i + (2 B^c^T S_j)^T dV_i.
 """
@@ -43,7 +44,7 @@ def base_motion(base) -> dict:
 
 @outward(start=base_motion)
 def move(link, here, parent):
-    """`newton_euler.motion`, the linear velocity, and what a change of each freedom does to all that the joint carries.
+    """`newton_euler.motion`, the linear velocity, and the effect of each freedom on all bodies that the joint carries.
 
     Kept per freedom: dV and chi of a motion, chi_v of a velocity, and S,k.
     """
@@ -91,14 +92,14 @@ def move(link, here, parent):
 
 
 def _rate_by(link, here, k: int) -> Spatial:
-    """(dS/dt),k v; where S depends on q, v is dq/dt."""
+    """(dS/dt),k v; if S depends on q, v is dq/dt."""
     if not link.joint.flat:
         return Spatial.zero()
     return Spatial.of(derivative(lambda q: (link.S_rate(q, here.v) @ here.v).coordinates, here.q, k))
 
 
 class Composite(NamedTuple):
-    """All bodies beyond a joint: mass, first and second moment (six numbers), and a velocity form as (K, f)."""
+    """All bodies beyond a joint: mass, first and second moments (six numbers), and a velocity form as (K, f)."""
 
     m: Scalar
     h: Vec
@@ -135,7 +136,7 @@ class Composite(NamedTuple):
         return self.K.T @ s.ang + cross(self.f, s.lin)
 
     def carried(self, pose: Pose) -> Composite:
-        """The same, seen from the parent."""
+        """The same in the parent's frame."""
         if isinstance(pose, Product):
             result = self
             for factor in reversed(pose.factors):
@@ -174,7 +175,7 @@ def gather(link, here, children):
 
 
 def rise(link, here, below):
-    """A column of each matrix above its own body, and, from the same wrenches, the row below the diagonal."""
+    """A column of each matrix above its own block, and, from the same wrenches, the row left of it."""
     f, S = link.placed(here)
     changes = zip(here.chi, here.dV, here.chi_v, S.columns)
     pairs = [

@@ -1,4 +1,4 @@
-"""Where the bodies are and how fast they move: poses, twists, Jacobians and their time derivatives."""
+"""Kinematics: poses, twists, Jacobians and their time derivatives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def twists(link, here, parent):
 
 
 def jacobian_step(link, here, tip):
-    """The columns of joint i: Ad_{f_{i,b}^-1} S_i, with f_{i,b} the pose of body b seen from body i."""
+    """The columns of joint i: Ad_{f_{i,b}^-1} S_i, with f_{i,b} the pose of body b in body i."""
     columns = tuple(tip.f.Ad_inv(s) for s in link.S(here.q).columns)
     return dict(f=tip.f.after(link.pose(here.q).as_rigid())), dict(J=columns)
 

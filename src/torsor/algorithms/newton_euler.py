@@ -1,15 +1,15 @@
-"""Inverse dynamics by Newton and Euler, in the form with the fewest operations.
+"""Inverse dynamics by Newton-Euler, in the form with the fewest operations.
 
 Written about the origin of the body's frame, with a the acceleration of that origin and
 
     Omega = [dw/dt] + [w]^2,                 so that the point r of the body accelerates by a + Omega r,
 
-the force and the moment that move a body are one line each (h = m c first moment, Sigma = int r r^T dm second moment):
+the force and the moment on a body are one line each (h = m c first moment, Sigma = int r r^T dm second moment):
 
     force = m a + Omega h        moment = h x a + vee(Omega Sigma - (Omega Sigma)^T)
 
 This is the coordinate-invariant recursion of `ploen_park` with dV = (dw/dt, a - w x v) substituted.  The
-linear velocity v drops out of every equation, and with it a third of the multiplications.
+linear velocity v cancels in every equation; this saves a third of the multiplications.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torsor.spatial import Spatial
 from torsor.sweeps import Algorithm, inward, outward
 
 BASE_MOTION = ("base_velocity", "base_acceleration")
-MOTION_OPTIONS = ("external", *BASE_MOTION)  # what `motion` takes besides the state
+MOTION_OPTIONS = ("external", *BASE_MOTION)  # the optional inputs of `motion`
 
 
 def spin(w: Vec, dw: Vec) -> Mat:
@@ -44,7 +44,7 @@ def wrench(link, a: Vec, Omega: Mat) -> Spatial:
 
 
 def base_motion(base) -> dict:
-    """A base at rest in gravity g moves like one that accelerates by -g without gravity; a = dv/dt + w x v."""
+    """A base at rest in gravity g is equivalent to a base that accelerates by -g without gravity; a = dv/dt + w x v."""
     w, dw, a = Vec.zero(), Vec.zero(), -base.gravity
     if base.base_acceleration is not None:
         dw, a = base.base_acceleration.ang, a + base.base_acceleration.lin
@@ -69,7 +69,7 @@ def motion(link, here, parent):
     w = w1 + J.ang
     dw = dw1 + cross(w1, J.ang) + dJ.ang
     Omega = spin(w, dw)
-    # along a joint's own axis Omega is the same before and after the joint, and it is needed in any case
+    # along a joint's own axis Omega is the same before and after the joint, and the one after is computed anyway
     Omega_p = Omega if link.joint.axial else spin(w1, dw1)
     a = a1 + Omega_p @ E.unturn(E.p) + cross(w1, J.lin) * 2.0 + cross(J.ang, J.lin) + dJ.lin
 
@@ -81,7 +81,7 @@ def motion(link, here, parent):
 
 @inward(start=lambda base: dict(F=Spatial.zero()))
 def forces(link, here, children):
-    """F_i = W_i + sum Ad*_{f^-1} F;   tau_i = S_i^T F_i, and what the rotors need"""
+    """F_i = W_i + sum Ad*_{f^-1} F;   tau_i = S_i^T F_i, plus the torques of the rotors"""
     f, S = link.placed(here)
     F = here.W + children.F
     return dict(F=f.Ad_inv_dual(F)), dict(tau=link.torque_of(F, S, here))

@@ -1,11 +1,11 @@
-"""The dynamics as a frame of the machine feels them (Khatib 1987; Rodriguez, Jain & Kreutz-Delgado 1991).
+"""The dynamics at frames of the machine (Khatib 1987; Rodriguez, Jain & Kreutz-Delgado 1991).
 
-With the square factor M = W W^T of `square_factor`, the inverse of the inertia felt at frames a and b is
+With the square factor M = W W^T of `square_factor`, the inverse of the inertia at frames a and b is
 
     Lambda^-1_ab = J_a M^-1 J_b^T = B_a B_b^T,         B = J W^-T = P_t Y^T S Omega^-T/2
 
-B needs no matrix.  Its rows are the responses of the joints to six unit wrenches on the body, carried to the
-base through joints that are free to move: one climb per frame, O(n).
+B needs no n x n matrix.  Its rows are the responses of the joints to six unit wrenches on the body, carried to the
+base through free joints: one climb per frame, O(n).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Inverse dynamics in the coordinate-invariant form of Ploen & Park (1999), Eqs 1-5 (and 34-38).
 
-Nothing here depends on the frame in which a body is described: any other choice of frames is a change of variables
-that leaves every equation as it is.  Misprint corrected: dV_0 = (0, -g).
+Nothing here depends on the frame in which a body is described: another choice of frames is a change of variables
+that leaves every equation unchanged.  Misprint corrected: dV_0 = (0, -g).
 """
 
 from __future__ import annotations

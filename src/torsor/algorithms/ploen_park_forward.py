@@ -3,8 +3,8 @@
     qdd = [1 - S^T Y Pi]^T Omega^-1 [1 - S^T Y Pi] tau^                                        (Eq. 45)
     tau^ = tau - S^T G^T [J G (a~ + P_0 dV_0) + b~ + P_t^T f_t]                                 (Eq. 46)
 
-take two sweeps for tau^ and three for qdd.  The frames are those in which the links are described, so the bars of
-the paper (A, D, L: S, J, G under a change of frames Q) are not written.  Any joint type and any tree is allowed, with
+take two sweeps for tau^ and three for qdd.  The frames are those of the links, so the paper's bars
+(A, D, L: S, J, G under a change of frames Q) are omitted.  Any joint type and any tree is allowed, with
 a wrench on every body; f_t on the tip is one of them.  Misprints corrected: dV_0 = (0, -g); Ad* is that of f^-1 in 58
 and 59; the minus signs of 53 and 54 belong to the block operators; 68 reads Pi^T_{k-1,k} lambda_{k-1}.
 """
@@ -33,7 +33,7 @@ def velocity_terms(link, here, parent):
     a = link.S_rate(here.q, here.v) @ here.v - ad(joint, a_hat)
     alpha = f.Ad_inv(parent.A) + a  # of the base, dV_0
     load = link.inertia @ alpha - ad_dual(V, link.inertia @ V)
-    if here.external is not None:  # exerted on the body; f_t of Eq. 10 is what the tip exerts
+    if here.external is not None:  # exerted on the body; f_t of Eq. 10 is exerted by the tip
         load = load - link.from_body(here.external)
     return dict(V=V, A=alpha), dict(E=f.factors[-1], S=S, load=load)
 

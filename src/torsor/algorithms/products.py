@@ -1,7 +1,7 @@
 """Products A x of the matrix functions with a vector, in O(n): M x, C x, and dJ/dt x of every body.
 
-Along the chain go the twist X = J x, and Y, the sum of the rates ad_V S_k + dS_k/dt of all axes before, times x
-(`coriolis`).  Then a body contributes I Y + B X to C x, and dJ/dt x = Y - ad_V X.
+Outward along the chain the sweep hands on the twist X = J x, and Y, the sum of the rates ad_V S_k + dS_k/dt of all
+previous axes, times x (`coriolis`).  A body contributes I Y + B X to C x, and dJ/dt x = Y - ad_V X.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Forces that keep their direction in the base's axes and act on points of the bodies, in dynamics by sweeps.
+"""Forces that keep their direction in the base's axes and act on points of the bodies.
 
 A force F in the base's axes on the point p of a body whose axes are R is the wrench (p x R^T F, R^T F) in its frame.
-All forces on a body are twelve numbers, sum F and the rows of sum F p^T, which do not change with the state. One more
-outward pass turns them into the frames of the bodies; there they are external wrenches like any others.
+All forces on a body are twelve numbers, sum F and the rows of sum F p^T, which do not depend on the state. One more
+outward pass rotates them into the frames of the bodies; there they are ordinary external wrenches.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ def gather_wrenches(link, here, children):
     return dict(F=f.Ad_inv_dual(F)), dict(tau=S.T(F))
 
 
-# J^T f of forces on points of the bodies: the torques that they are felt as
+# J^T f of forces on points of the bodies: their joint torques
 torques = Algorithm("torques", ("q", "pulls"), (turn_pulls, gather_wrenches), PerFreedom("tau"), kinematic=True)

@@ -1,8 +1,8 @@
 """The drift of RATTLE in the coordinates of the joints: one variational step of the bodies, solved by Newton in O(n).
 
-Let x0 and x1 be the places of a mass point before and after a step of length h. The discrete Lagrangian of free motion
-is sum m |x1 - x0|^2 / (2 h) over the points of all bodies (J. Moser, A. P. Veselov, Comm. Math. Phys. 139, 1991, for a
-rotation; J. E. Marsden, M. West, Acta Numerica 2001). Its momenta are, for every body, the wrench
+Let x0 and x1 be the positions of a mass point before and after a step of length h. The discrete Lagrangian of free
+motion is sum m |x1 - x0|^2 / (2 h) over the points of all bodies (J. Moser, A. P. Veselov, Comm. Math. Phys. 139, 1991,
+for a rotation; J. E. Marsden, M. West, Acta Numerica 2001). Its momenta are, for every body, the wrench
 
     z = sum m (r x (x1 - x0), x1 - x0) / h,
 
@@ -12,8 +12,9 @@ With J(q) the Jacobian of all bodies, a step from (q0, p0) is
 
     J(q0)^T z0(q0, q1) = p0   for q1,     then     p1 = J(q1)^T z1(q0, q1).
 
-This map is symplectic and reversible, and it keeps the momenta that the machine keeps. It is the map of RATTLE for the
-points of the bodies with the joints as constraints (H. C. Andersen, J. Comput. Phys. 52, 1983), without multipliers.
+This map is symplectic and reversible, and it conserves the momenta that the machine conserves. It is the map of RATTLE
+for the points of the bodies with the joints as constraints (H. C. Andersen, J. Comput. Phys. 52, 1983), without
+multipliers.
 
 Newton's matrix is J(q0)^T B J(q1), with B_i the slope of z_i: a mass matrix with the joint axes before the step on the
 left and those after it on the right. So the sweeps of `articulated` solve it, with inertias B that are not symmetric.
@@ -46,7 +47,7 @@ class Slope(NamedTuple):
 
     @classmethod
     def rigid(cls, m: Scalar, b0: Vec, b1: Vec, K: Mat) -> Slope:
-        """Of one body: first moments b = sum m r before and after, K = sum m r1 r0^T.
+        """The slope of one body: first moments b = sum m r before and after, K = sum m r1 r0^T.
 
         r0 x (w x r1) = (tr K - K) w;   r0 x v = [b0] v;   w x r1 = -[b1] w
         """
@@ -113,7 +114,7 @@ def depart(link, here, parent):
 
 
 def arrive(link, here, parent, q1: Vec):
-    """A body after the step: d, how far its origin has moved, and K = sum m r1 r0^T."""
+    """A body after the step: d, the displacement of its origin, and K = sum m r1 r0^T."""
     R, r = link.pose(q1).after(Rigid(parent.R, Vec.zero()))
     d = parent.d + r - here.r0
     return dict(R=R, d=d), dict(r1=r, S1=turned(R, link.S(q1)), b1=R @ link.first_moment, K=R @ here.E0, d=d)
@@ -132,7 +133,7 @@ def impulse(link, here, arm: Vec) -> Spatial:
 
 @inward(start=lambda base: dict(B=Slope.zero(), F=Spatial.zero()))
 def eliminate(link, here, children):
-    """Free the joint:   D = S0^T B S1 + R,   G = D^-1 S0^T B,   B^ = B - U G,   U = B S1,
+    """Eliminate the joint:   D = S0^T B S1 + R,   G = D^-1 S0^T B,   B^ = B - U G,   U = B S1,
 
     u = h p - S0^T F - R y,   F^ = F + U D^-1 u,     with R the rotors of the joint.
     """
@@ -173,7 +174,7 @@ def improve(link, here, parent):
 def land(link, here, children):
     """p1 = p0 + J(q1)^T z1 - J(q0)^T z0, and the square of the last correction.
 
-    Coordinates are rounded, and z by 1/h times as much. In the difference this error appears times h again.
+    Rounding of the coordinates appears in z, multiplied by 1/h; in the difference it is multiplied by h again.
     """
     F0, F1 = children.F0 + impulse(link, here, here.b0), children.F1 + impulse(link, here, here.b1)
     per_time = 1.0 / here.h[0]

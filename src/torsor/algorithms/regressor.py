@@ -8,8 +8,8 @@ With a the acceleration of the origin (less gravity) and Omega = [dw] + [w]^2, t
 
     force = m a + Omega h        moment = h x a + J dw + w x J w,
 
-one wrench for each parameter.  A freedom i on the path from the body j to the base feels them through its twist seen
-from body j, t = Ad_{f_ij^-1} S_i (`kinematics.jacobian`): Y_i,jp = <W_jp, t> (Atkeson, An & Hollerbach 1986).
+one wrench for each parameter.  For a freedom i on the path from body j to the base, with its twist t = Ad_{f_ij^-1} S_i
+in body j (`kinematics.jacobian`), Y_i,jp = <W_jp, t> (Atkeson, An & Hollerbach 1986).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNITS = tuple(Mat.of((float({a, b} == {i, j}) for b in range(3)) for a in range(
 
 @outward(start=motion.start)
 def observe(link, here, parent):
-    """Newton and Euler's motion in the model's body frame: a, Omega, and the moment of each entry of J."""
+    """The motion of Newton-Euler in the model's body frame: a, Omega, and the moment of each entry of J."""
     hand, keep = motion.step(link, here, parent)
     frame = link.body_frame()
     w, dw = frame.unturn(hand["w"]), frame.unturn(hand["dw"])
@@ -37,8 +37,8 @@ def observe(link, here, parent):
     return hand, dict(E=keep["E"], S=keep["S"], a=a, Omega=spin(w, dw), moments=moments)
 
 
-def feel(link, here, tip):
-    """The rows of joint i, for the ten parameters of the body where the climb began; f is its frame seen from here."""
+def torque_rows(link, here, tip):
+    """The rows of joint i, for the ten parameters of the body where the climb began; f is its frame in this one."""
     f, S = link.placed(here)
     rows = tuple(_row(tip, tip.f.Ad_inv(s)) for s in S.columns)
     return dict(f=_seen_from_parent(f, tip.f), a=tip.a, Omega=tip.Omega, moments=tip.moments), dict(Y=rows)
@@ -50,7 +50,7 @@ def _row(tip, t: Spatial) -> tuple[Scalar, ...]:
 
 
 def _seen_from_parent(f: Product, child: Rigid) -> Rigid:
-    """f child, factor by factor: cheaper than a product of matrices where the factors are screws."""
+    """f child, factor by factor: cheaper than a matrix product if the factors are screws."""
     R, p = child
     for factor in reversed(f.factors):
         R, p = Mat.of(factor.turn(column) for column in R.T).T, factor.turn(p) + factor.p
@@ -59,10 +59,12 @@ def _seen_from_parent(f: Product, child: Rigid) -> Rigid:
 
 def from_body(link, here, k):
     """The climb begins in the model's body frame."""
-    return feel(link, here, SimpleNamespace(f=link.body_frame(), a=here.a, Omega=here.Omega, moments=here.moments))
+    return torque_rows(
+        link, here, SimpleNamespace(f=link.body_frame(), a=here.a, Omega=here.Omega, moments=here.moments)
+    )
 
 
 torque_regressor = Algorithm(
-    "torque_regressor", ("q", "v", "qdd"), (observe, Columns(from_body, feel, per_body=True)), Parameters("Y"),
+    "torque_regressor", ("q", "v", "qdd"), (observe, Columns(from_body, torque_rows, per_body=True)), Parameters("Y"),
     options=BASE_MOTION,
 )  # fmt: skip

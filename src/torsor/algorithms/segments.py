@@ -1,13 +1,13 @@
 """Forward dynamics of one long chain cut into segments, each an articulated body with two handles.
 
 The rest of the chain acts on a segment only at its two ends (Featherstone 1999, "A divide-and-conquer articulated-body
-algorithm").  The body before it accelerates by a; the bodies beyond its last body pull there with the wrench f.  With
+algorithm").  The body before it accelerates by a; the bodies beyond its last body act there with the wrench f.  With
 all joints of the segment free,
 
-    F     = I a + P f + p            F    the wrench that the segment demands at its base
-    A_tip = P^T a - C f + b          A_tip how its last body accelerates
+    F     = I a + P f + p            F    the wrench that the segment needs at its base
+    A_tip = P^T a - C f + b          A_tip the acceleration of its last body
 
-so its neighbours need only I, P, C, p and b.  `condense_segment` finds these in one inward sweep, which is
+so its neighbours need only I, P, C, p and b.  `condense_segment` computes these in one inward sweep, which is
 `articulated.articulate` with six more columns.  No segment waits for another in this step, so segments can be the lanes
 of a vector.  What remains is a short chain whose "bodies" are the segments; the sweeps along it are `absorb` and
 `tip_acceleration`.  They give each segment the acceleration of its base and the wrench at its tip.  The segment is
@@ -15,7 +15,7 @@ then a chain of its own, and `articulated.forward_dynamics` does the rest.  (Kee
 at every joint until then would save a third of the operations, but on very long chains the memory traffic costs more
 time than that.)
 
-Velocities come first: a segment only needs the angular velocity before it, and changes that by one rotation and one
+Velocities come first: a segment needs only the angular velocity before it, and changes it by one rotation and one
 vector (`turns`).  In each segment, accelerations are measured from those it would have if its base and its joints did
 not accelerate (`newton_euler.motion`).
 """
@@ -33,7 +33,7 @@ from torsor.outputs import AtBase
 from torsor.spatial import Inertia, Spatial, pair
 from torsor.sweeps import Algorithm, inward
 
-# A pivot smaller than this fraction of its diagonal entry has lost too many digits: a light tip carries a heavy rest.
+# A pivot below this fraction of its diagonal entry has lost too many digits: a light tip carries a heavy rest.
 # Measured errors were at most 0.3 times the rounding unit divided by that fraction.  Chains of 20,000 links still keep
 # a fraction of 0.02.
 SMALLEST_PIVOT = 1e-3
@@ -61,7 +61,7 @@ class TwoHandles(NamedTuple):
 
     @classmethod
     def nothing(cls, A0: Spatial) -> TwoHandles:
-        """The empty segment beyond the last body, which accelerates by A0 if the base and the joints do not."""
+        """The empty segment beyond the last body, which accelerates by A0 if base and joints do not accelerate."""
         return cls(Inertia.zero(), Spatial.zero(), tuple(map(Spatial.unit, range(6))), A0, Inertia.zero())
 
 
@@ -91,9 +91,9 @@ sweeps = Algorithm(
 
 
 class FirstJoint(NamedTuple):
-    """The first joint of a segment, seen from the body before it.
+    """The first joint of a segment, in the frame of the body before it.
 
-    A joint can only transmit f = H lambda + T: reactions, which do no work, and the wrench T of its torque.
+    A joint can transmit only f = H lambda + T: reactions, which do no work, and the wrench T of its torque.
     """
 
     H: tuple[Spatial, ...]  # wrenches
@@ -102,7 +102,7 @@ class FirstJoint(NamedTuple):
 
 
 def first_joint(link: Link, q: Vec, tau: Vec, loaded: bool) -> FirstJoint:
-    """The handle at the first body of a segment; it may transmit any wrench if rotors turn with it (`loaded`)."""
+    """The handle at the first body of a segment; a joint with rotors (`loaded`) may transmit any wrench."""
     f, R = link.pose(q), unknown_wrenches(link, q, loaded)
     if loaded:
         return FirstJoint(R, R, Spatial.zero())
@@ -111,7 +111,7 @@ def first_joint(link: Link, q: Vec, tau: Vec, loaded: bool) -> FirstJoint:
 
 
 class Rest(NamedTuple):
-    """The bodies beyond a body demand the wrench I A + F from it when it accelerates by A."""
+    """The bodies beyond a body need the wrench I A + F from it when it accelerates by A."""
 
     I: Inertia
     F: Spatial
@@ -133,17 +133,17 @@ class TipWrench(NamedTuple):
 
 
 def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, TipWrench]:
-    """Combine a segment and the rest, which is attached to it by the handle.  The reaction lambda of that joint solves
+    """Combine a segment with the rest of the chain, joined by the handle.  The reaction lambda of that joint solves
 
         (N + H^T C H) lambda = H^T (P^T a + b - C T) + N G^T F,          N = (G^T I G)^-1,
 
-    where I and F are those of the rest.  The compliance C may be singular, as that of a plane chain is; N is not.
-    Where the tip is much lighter than the rest, C is so large that the digits of N are lost.  The pivot is then NaN
+    where I and F are those of the rest.  The compliance C may be singular, as for a planar chain; N is not.
+    If the tip is much lighter than the rest, C is so large that the digits of N are lost.  The pivot is then NaN
     (`sound`), and so are all results.
     """
     H, G, T = handle
-    felt = [rest.I @ g for g in G]
-    inertia = factor(Mat.symmetric(lambda i, j: pair(felt[i], G[j]), len(G)))
+    loads = [rest.I @ g for g in G]
+    inertia = factor(Mat.symmetric(lambda i, j: pair(loads[i], G[j]), len(G)))
     N = [solve(inertia, Vec.unit(k, len(G))) for k in range(len(G))]
     CH = [segment.C @ h for h in H]
     yielding = Mat.symmetric(lambda i, j: N[i][j] + pair(CH[i], H[j]), len(H))

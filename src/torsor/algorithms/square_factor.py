@@ -3,8 +3,8 @@
     M    = W W^T            W    = [1 + S^T G^T Pi] Omega^1/2               block upper triangular
     M^-1 = W^-T W^-1        W^-1 = Omega^-1/2 [1 - S^T Y Pi]
 
-Omega_i = S^T I^ S is the pivot of joint i, Phi_i = Omega_i^-1 S_i^T I^_i its gain and Pi = Gamma^T Phi^T;
-where a joint has several freedoms Omega_i^1/2 is the Cholesky factor L d^1/2 of its pivot.  G and Y are sums
+Omega_i = S^T I^ S is the pivot of joint i, Phi_i = Omega_i^-1 S_i^T I^_i its gain and Pi = Gamma^T Phi^T.
+For a joint of several freedoms Omega_i^1/2 is the Cholesky factor L d^1/2 of its pivot.  G and Y are sums
 along the tree, so each of W x, W^T x, W^-1 x and W^-T x takes one sweep after that of the articulated inertias.
 
 W^-T turns noise into velocities: if x has unit covariance, W^-T x has the covariance W^-T W^-1 = M^-1.

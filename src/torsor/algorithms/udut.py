@@ -1,14 +1,14 @@
 """Forward dynamics by the decomposition M = U D U^T (Saha 2001, section 2.2, Eqs 12-15).
 
 Gaussian elimination of the mass matrix from its last column backwards works on the recursive entries and never
-forms the matrix.  With phi = tau - C qd - gravity, the torques left over for accelerations,
+forms the matrix.  With phi = tau - C qd - gravity, the torques that remain for accelerations,
 
     A   phi^ = U^-1 phi        phi^_i = phi_i - p_i^T eta_{i,i+1},        eta_i = psi_i phi^_i + eta_{i,i+1}
     B   phi~ = D^-1 phi^       phi~_i = phi^_i / m^_i
     C   qdd  = U^-T phi~       qdd_i = phi~_i - psi_i^T mu_{i,i-1},       mu_i = p_i qdd_i + mu_{i,i-1}
 
-The same elimination serves joints of several freedoms (m^_i is then a small matrix) and trees, where entries
-of U between branches are zero and no sum runs over them.  Saha refers everything to mass centres; here bodies keep
+The same elimination works for joints of several freedoms (m^_i is then a small matrix) and for trees, where entries
+of U between branches are zero and no sum includes them.  Saha refers everything to mass centres; here bodies keep
 their own frames, which changes no entry of U and D (Ploen & Park 1999, section II.C) and saves operations.
 His exact formulas, for a Denavit-Hartenberg arm, are in `torsor.papers.saha_udut`.
 """

@@ -1,8 +1,8 @@
 """Forward dynamics through the mass matrix: form it, factor it, solve (Walker & Orin 1982, method 3).
 
-The cost is O(n^3), yet it is the fewest operations for machines of a few joints (Saha 2001, Table I).  M comes from
-composite bodies.  It is factored as L^T D L from the last freedom backwards, which on a tree does not touch the
-entries between branches.  Straight-line code only: a sweep does not pass on as many as n^2 numbers.
+The cost is O(n^3), yet for machines of a few joints it takes the fewest operations (Saha 2001, Table I).  M comes from
+composite bodies.  It is factored as L^T D L from the last freedom backwards, which keeps the zeros between branches of
+a tree.  Only in straight-line code: a sweep cannot pass on n^2 numbers.
 """
 
 from __future__ import annotations

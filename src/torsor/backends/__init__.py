@@ -5,5 +5,5 @@ cpu       programs for NumPy arrays, through LLVM: llvm (vectors of states), llv
           gufunc (an address as a NumPy function);  pointwise: a function of a few numbers, applied to arrays
 cuda      kernels for NVIDIA GPUs (cuda_prelude);  gpu: programs for CuPy, PyTorch and JAX arrays
 c_language   C, for both CUDA and C99
-cache     what is kept on disk
+cache     machine code and small results on disk
 """

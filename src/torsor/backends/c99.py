@@ -1,6 +1,6 @@
-"""Plain C99 for controllers: a function of one model as a header and a source file that need nothing but libm.
+"""Plain C99 for controllers: a function of one model as a header and a source file that need only libm.
 
-The text computes what the CPU program does, operation by operation: the same multiply-adds (`fma` of libm) and the same
+The code repeats the CPU program operation by operation: the same multiply-adds (`fma` of libm) and the same
 polynomials for sine, cosine and logarithm.  It allocates nothing and keeps no state.  Loops keep values from pass to
 pass in a workspace that the caller owns; straight-line code needs no workspace.
 """
@@ -73,7 +73,7 @@ def quoted(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """A text that neither ends nor begins a comment, and is no trigraph."""
+    """A text that neither ends nor begins a comment, and contains no trigraph."""
     return re.sub(r"\*(?=/)|/(?=\*)|\?(?=\?)", r"\g<0> ", text)
 
 
@@ -166,7 +166,7 @@ CONTRACTION = """\
 #if defined(__FAST_MATH__)
 #error "compile without -ffast-math (or -Ofast): it would change the results and lose NaN"
 #endif
-/* no multiply-adds but those written here: every compiler then rounds alike */
+/* only the multiply-adds written here: every compiler then rounds in the same way */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize ("fp-contract=off")
 #else
@@ -179,9 +179,9 @@ CONTRACTION = """\
 
 
 class StaticTables(CMemory):
-    """The memory of loops over one model: its tables are constants beside the code, its words literals in the text.
+    """The memory of loops over one model: its tables are constants in the source, its words are literals.
 
-    If a column of the index is the same for all bodies, that number replaces it, and no branches on it are written.
+    If a column of the index is the same for all bodies, that number replaces it, and branches on it are omitted.
     """
 
     entries = "entries"
@@ -246,12 +246,12 @@ class CFunction:
 
     @functools.cached_property
     def inputs(self) -> list[tuple[str, int]]:
-        """The name of each input, and how many numbers it has."""
+        """The name of each input and its count of numbers."""
         return list(self.request.input_sizes)
 
     @property
     def size(self) -> int:
-        """How many numbers the output has."""
+        """The count of numbers of the output."""
         return prod(self.request.shape)
 
     @functools.cached_property
@@ -270,7 +270,7 @@ class CFunction:
 
     @functools.cached_property
     def workspace(self) -> dict[str, int]:
-        """The arrays of the workspace: the name of each, and how many numbers it has."""
+        """The arrays of the workspace: the name of each and its count of numbers."""
         request = self.request
         if not isinstance(request.code, LoopCode):
             return {}
@@ -290,7 +290,7 @@ class CFunction:
 
     @property
     def stack_bytes(self) -> int:
-        """The size of all local values together: what a compiler without optimisation would put on the stack."""
+        """The total size of all local values: the stack use without optimisation."""
         body = self._written[0]
         numbers = len(re.findall(r"^ *T \w+", body, re.M)) + len(re.findall(r"^ *T \w+, \w+;", body, re.M))
         return numbers * self.bits // 8 + 4 * len(re.findall(r"^ *(?:const )?int \w+", body, re.M))
@@ -336,7 +336,7 @@ class CFunction:
         """The macro that holds the size of an array."""
         return f"{self.name}_{array_name}_SIZE".upper()
 
-    # -- what the header says
+    # -- the comment of the header
 
     def about(self) -> list[str]:
         request, model = self.request, self.request.model
@@ -364,14 +364,14 @@ class CFunction:
         ]
         if parts := request.parts:
             shapes = ", ".join(f"{name} {shape}" for name, shape in parts.items())
-            lines.append(f"  {'':<12} {'':>6} one behind the other: {shapes}")
+            lines.append(f"  {'':<12} {'':>6} one after the other: {shapes}")
         if self.workspace:
             lines.append("  workspace: memory of the caller, one for each call that runs at a time; any content")
         return [*lines, "", *joint_table(model)]
 
 
 def free_name(name: str) -> bool:
-    """Whether a function may have this name: not a word of C or libm, and not a name that the files use themselves."""
+    """Whether a function may have this name: not a word of C or libm, and not a name that the files use."""
     own = {*SCRATCH, "T", "columns", "entries", "products", "numbers", *(f"{x.name}_of" for x in fields(Body))}
     texts = "\n".join((*functions(64).values(), *functions(32).values(), EXAMPLE))
     file_names = ("example", "readme")  # compared without case, as some file systems do
@@ -390,9 +390,9 @@ _NAME = re.compile(r"\b[A-Za-z]\w*")
 def without_unread(lines: Sequence[str]) -> list[str]:
     """The statements without those that set a number that is never read; compilers would warn about these.
 
-    They are left over where the outcome of a branch was known while the code was written.
+    They remain where the outcome of a branch was known when the code was written.
     """
-    reads: dict[str, int] = {}  # how often each name is read
+    reads: dict[str, int] = {}  # the number of reads of each name
     sets: dict[str, list[int]] = {}  # the lines that set it
     read_by: list[list[str]] = []
     for k, line in enumerate(lines):
@@ -403,15 +403,15 @@ def without_unread(lines: Sequence[str]) -> list[str]:
         for name in read_by[-1]:
             reads[name] = reads.get(name, 0) + 1
     unread = [name for name in sets if not reads.get(name)]
-    gone: set[int] = set()
+    removed: set[int] = set()
     while unread:
         for k in sets[unread.pop()]:
-            gone.add(k)
+            removed.add(k)
             for name in read_by[k]:
                 reads[name] -= 1
                 if not reads[name] and name in sets:
                     unread.append(name)
-    return [line for k, line in enumerate(lines) if k not in gone]
+    return [line for k, line in enumerate(lines) if k not in removed]
 
 
 def _uses(body: str, name: str) -> bool:
@@ -419,7 +419,7 @@ def _uses(body: str, name: str) -> bool:
 
 
 def _table(w: CWriter, name: str, x: NDArray[Any]) -> str:
-    """A constant array, with few enough entries per line to keep lines short."""
+    """A constant array, written in short lines."""
     words = [w.const(y) if x.dtype.kind == "f" else str(y) for y in x.ravel().tolist()]
     per_line = 6 if x.dtype.kind == "f" else 20
     lines = ["  " + ", ".join(words[k : k + per_line]) for k in range(0, len(words), per_line)]

@@ -20,7 +20,7 @@ from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
 from torsor.inputs import place_of
 
-# the scratch memory of loops: what bodies keep, what they hand on, the places of a matrix
+# the scratch memory of loops: values that bodies keep, values that they hand on, the places of a matrix
 SCRATCH = ("work", "hands", "packed")
 OPERATIONS = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "neg": "-{}",
@@ -31,7 +31,7 @@ OPERATIONS = {
 
 
 class CWriter(Language):
-    """The statements of a function being written."""
+    """The statements of a function while it is written."""
 
     turn = "turn({x}, {s}, {c});"
 
@@ -49,7 +49,8 @@ class CWriter(Language):
         return f"{kind}{self._values}"
 
     def let(self, text: str) -> str:
-        """A new number.  (It is not const: with const numbers, nvcc's time grows exponentially with the tape.)"""
+        """A new number.  (It is not const: with const numbers, nvcc's compile time grows exponentially with the
+        tape.)"""
         name = self.new_name("t")
         self.do(f"T {name} = {text};")
         return name
@@ -165,14 +166,14 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&"}
 
 
 def element(name: Any, shape: Sequence[int] = (0,), inputs: Sequence[tuple[str, int]] = ()) -> str:
-    """An entry of an array, by name and indices; `out` has this shape, and each of the inputs so many numbers."""
+    """An entry of an array, by name and indices; `out` has this shape, `inputs` has the sizes of the others."""
     first, *indices = name
     sizes = shape if first == "out" else place_of(first).sizes(dict(inputs).get(first, 0))
     return f"{array(first)}[{flat(indices, sizes)}]"
 
 
 def flat(indices: Sequence[Int], sizes: Sequence[Int]) -> Int:
-    """The place of an entry of an array of these sizes, row by row."""
+    """The flat index of an entry of an array of these sizes, row by row."""
     place: Int = 0
     for size, index in zip(sizes, indices):
         if isinstance(place, int) and isinstance(index, int):
@@ -240,11 +241,11 @@ class CRows:
 
 
 class CArrays:
-    """The arrays of a call, seen from one state."""
+    """The arrays of a call, for one state."""
 
     def __init__(self, w: CWriter, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...], entries: str) -> None:
-        """`inputs`: the name of each, and how many numbers it has per state.  `entries`: for a packed matrix, the table
-        of the places of its entries."""
+        """`inputs`: the name of each and its count of numbers per state.  `entries`: for a packed matrix, the table of
+        the places of its entries."""
         self.w, self.shape, self.entries = w, shape, entries
         self.shapes = {name: place_of(name).sizes(size) for name, size in inputs}
 

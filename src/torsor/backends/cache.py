@@ -1,10 +1,10 @@
-"""What is kept on disk between runs: machine code, and small answers that take a while to compute.
+"""The disk cache: machine code, and small results that take a while to compute.
 
-Each is one file, whose name is a hash of what it was made from.  A checksum of the name and the content precedes the
-content, so that no file is mistaken for another.  The least recently used files are deleted when all files together
-exceed `LIMIT`.
+Each is one file, whose name is a hash of its inputs.  A checksum of the name and the content precedes the
+content, so that no file is mistaken for another.  The least recently used files are deleted when the total size
+exceeds `LIMIT`.
 
-What is read is run as machine code: a folder or a file that somebody else could have written is not used.
+The content is run as machine code: a folder or a file that somebody else could have written is not used.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from functools import lru_cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
-# Of an installed package the times and inodes of its files tell as much as their content, which takes long to read from
-# a cold disk.  Those of a checkout change whenever a branch does.
+# For an installed package the times and inodes of its files identify the content, which is slow to read from a cold
+# disk.  In a checkout they change with every change of branch.
 INSTALLED = PACKAGE.parent.name in ("site-packages", "dist-packages")
 CHECKSUM_BYTES = 20
 LIMIT = 256 << 20  # bytes of all files together; a kernel takes 10 to 200 KB
 WRITES_PER_TRIM = 64  # listing all files takes a few milliseconds
-USE_NOTED = 86400.0  # seconds: a use is noted once per day
+USE_NOTED = 86400.0  # seconds: a use is recorded once per day
 _OURS = re.compile(r"(launch-)?[0-9a-f]{32,40}(\.\d+\.\d+)?$")  # the names of our files, including temporary ones
 _writes = itertools.count()
 
 
 def name_of(*parts: object) -> str:
-    """The name of the file for what is made from these parts."""
+    """The name of the file for an object made from these parts."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
 
 
 def folder() -> Path | None:
-    """The folder of the cache, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder; if that folder is
-    impossible, such as that of an unknown user, there is no cache.
+    """The folder of the cache, or None with TORSOR_CACHE=off.
+
+    TORSOR_CACHE may also name a folder; if that folder is impossible, such as that of an unknown user, there is no
+    cache.
     """
     setting = os.environ.get("TORSOR_CACHE", "")
     if setting.lower() in ("off", "0", "no", "none", "false"):
@@ -78,7 +80,7 @@ def _usable() -> Path | None:
     where = folder()
     if where is None or not _IMPORTED:
         return None
-    with contextlib.suppress(OSError):  # it is not there yet, or never will be
+    with contextlib.suppress(OSError):  # the folder is missing, or cannot be made
         if not _own(os.stat(where)):
             _warn_once(
                 f"torsor does without its cache: others own {where} or can write in it, and what is there is run. Make "
@@ -94,7 +96,7 @@ def _warn_once(message: str) -> None:
 
 
 def read(name: str) -> bytes | None:
-    """The content of that name, if it exists, is intact and nobody else can have written it; else None."""
+    """The content under a name, if it exists, is intact and nobody else can have written it; else None."""
     where = _usable()
     if where is None:
         return None
@@ -111,7 +113,7 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: bytes) -> None:
-    """Write a temporary file and rename it, so that no reader ever sees half a file."""
+    """Write a temporary file and rename it, so that a reader never sees half a file."""
     where = _usable()
     if where is None or not unchanged():
         return
@@ -133,7 +135,7 @@ def _checksum(name: str, content: bytes) -> bytes:
 
 
 def entries() -> list[tuple[float, int, Path]]:
-    """(time of last use, bytes, path) of every file, the least recently used first."""
+    """(time of last use, bytes, path) of every file, least recently used first."""
     found = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder() or ""):
@@ -145,7 +147,7 @@ def entries() -> list[tuple[float, int, Path]]:
 
 
 def trim(limit: int) -> int:
-    """Delete the least recently used files until the others take at most `limit` bytes; returns how many."""
+    """Delete the least recently used files until the others take at most `limit` bytes; returns the number deleted."""
     files = entries()
     excess, deleted = sum(size for _, size, _ in files) - limit, 0
     for _, size, path in files:
@@ -167,11 +169,11 @@ def remembered(key: str, find: Callable[[], str]) -> str:
     return kept.decode()
 
 
-# Answers and code are valid while the sources they came from are unchanged ---------------------------------------
+# Results and code are valid while the sources that made them are unchanged ---------------------------------------
 
 
 def _state_of_files() -> dict[str, tuple[int, ...]]:
-    """The files that answers and code depend on, and what changes if one of them is written."""
+    """The source files that results and code depend on, with data that change when a file is written."""
     found = {}
     for folder in ("", "algorithms", "backends", "compiler", "dynamics", "model", "motion", "parallel"):
         with contextlib.suppress(OSError), os.scandir(PACKAGE / folder) as entries:
@@ -182,13 +184,13 @@ def _state_of_files() -> dict[str, tuple[int, ...]]:
     return dict(sorted(found.items()))
 
 
-# Taken when torsor is imported, which imports this first.  Modules are imported later, as their names are used: what is
-# made is kept on disk only as long as all sources are still those of that moment.
+# Taken when torsor is imported, which imports this first.  Other modules are imported later, on first use: results are
+# stored on disk only while all sources are still those of that moment.
 _IMPORTED = _state_of_files()
 
 
 def unchanged() -> bool:
-    """Are the sources those that were there when torsor was imported?  Others may be installed over them."""
+    """Whether the sources are those from when torsor was imported; another version may be installed over them."""
     return bool(_IMPORTED) and _state_of_files() == _IMPORTED
 
 

@@ -19,7 +19,7 @@ from torsor.errors import ArgumentError
 
 
 class Host(NamedTuple):
-    """The machine for which code is made."""
+    """The machine that code is made for."""
 
     triple: str
     cpu: str
@@ -39,7 +39,7 @@ class Host(NamedTuple):
         return self.has("fma") if self.x86 else True
 
     def lanes(self, bits: int) -> int:
-        """How many numbers one vector register holds."""
+        """The count of numbers in one vector register."""
         if self.x86:
             width = 512 if self.has("avx512f") else 256 if self.has("avx2") else 128
         else:
@@ -49,7 +49,7 @@ class Host(NamedTuple):
 
 @functools.cache
 def _llvm() -> Any:
-    """llvmlite, loaded on first use, because importing it takes longer than most programs run."""
+    """llvmlite, loaded on first use, because its import takes longer than most programs run."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -59,9 +59,9 @@ def _llvm() -> Any:
 
 @functools.cache
 def host() -> Host:
-    """This machine, as LLVM sees it.  The answer is cached per processor and llvmlite, which is slow to import."""
-    seen = _seen_without_llvm()
-    return Host(*json.loads(cache.remembered(seen, _ask_llvm) if seen else _ask_llvm()))
+    """This machine according to LLVM.  The answer is cached per processor and llvmlite version; the import is slow."""
+    identity = _seen_without_llvm()
+    return Host(*json.loads(cache.remembered(identity, _ask_llvm) if identity else _ask_llvm()))
 
 
 def _ask_llvm() -> str:
@@ -71,12 +71,12 @@ def _ask_llvm() -> str:
     return json.dumps([llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version])
 
 
-# the fields of /proc/cpuinfo that distinguish ARM processors; LLVM reads them, too
+# the fields of /proc/cpuinfo that distinguish ARM processors; LLVM also reads them
 _TELLING = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")
 
 
 def _seen_without_llvm() -> str | None:
-    """The processor and the llvmlite installed, or None where they cannot be determined."""
+    """The processor and the installed llvmlite, or None if they cannot be determined."""
     try:
         processor = cpuid.processor() or _arm_processor()
         spec = importlib.util.find_spec("llvmlite")
@@ -97,19 +97,19 @@ def _arm_processor() -> list[str]:
 def _target_machine(target: Host) -> Any:
     """A new target machine every time, because an execution engine owns the one it was made with."""
     llvm = _llvm()
-    if target.triple != host().triple:  # another kind of machine: code to read, not to run
+    if target.triple != host().triple:  # another kind of machine: code for reading, not for running
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-    # only the level of code generation matters; IR passes find nothing to do in this code
+    # only the level of code generation matters; IR passes cannot improve this code
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=level(), reloc="pic", codemodel="small"
     )
 
 
 def level() -> int:
-    """The level of code generation, `TORSOR_OPTIMIZE`: 0 compiles three to four times faster than 3, which is usual.
+    """The level of code generation, `TORSOR_OPTIMIZE`: 0 compiles three to four times faster than 3, the default.
 
-    Every level computes the same bits: the code says which operations are fused, and no level may reorder them.
+    Every level computes the same bits: the code specifies which operations are fused, and no level may reorder them.
     """
     setting = os.environ.get("TORSOR_OPTIMIZE", "3")
     if setting not in ("0", "1", "2", "3"):
@@ -144,14 +144,14 @@ class Loaded:
 
 
 def name_of(key: str) -> str:
-    """The name under which a kernel is kept; it depends on the processor, LLVM, its level and torsor's sources."""
+    """The name of a kernel in the cache; it depends on the processor, LLVM, its level and torsor's sources."""
     return cache.name_of(key, (host(), level()), cache.writers())
 
 
 def load(name: str, write_ir: Callable[[], str], words: Mapping[int, int] | None = None) -> Loaded:
     """The kernel of that name, from the cache or compiled now (`write_ir` is called only then).
 
-    `words`: constants of 64 bits that the code holds, and what takes the place of each in this process.
+    `words`: 64-bit constants in the code, and the value that replaces each in this process.
     """
     code = cache.read(name)
     if code is None:
@@ -178,7 +178,7 @@ def _load(code: bytes) -> Loaded:
         return Loaded(*Image.from_bytes(code).load())
     llvm = _llvm()
     if hasattr(mmap, "PROT_EXEC"):  # not on Windows
-        executable(bytes(mmap.PAGESIZE), from_file=False)  # where this is refused, LLVM would end the process
+        executable(bytes(mmap.PAGESIZE), from_file=False)  # if this is refused, LLVM would abort the process
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(host()))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

@@ -1,8 +1,8 @@
 """`Program`: a compiled function of one model.
 
-To run, a kernel needs its machine code and an `Outline`, which says how to pass the model to it.  Both are kept on disk
-under names that are known without tracing.  So a program that was made before starts in milliseconds, and its tape is
-traced only when the caller asks to see it.
+To run, a kernel needs its machine code and an `Outline`, which says how to pass the model to it.  Both are stored on
+disk under names that are known without tracing.  So a program that was made before starts in milliseconds, and its tape
+is traced only when the caller asks to see it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from torsor.sweeps import Algorithm
 if TYPE_CHECKING:
     from torsor.compiler.tape import Operations
 
-# A batch of fewer states than this is not worth spreading over threads.
+# A batch of fewer states than this is not divided among threads.
 THREAD_STATES = 16384
 
 
 class Program(functools.partial):
-    """Run a function compiled for one model: called like the torsor function it was made from, without the model.
+    """Run a function compiled for one model: called like the original torsor function, without the model.
 
-    It is a `functools.partial` of a NumPy generalised ufunc, so that a call has no extra cost. Batch axes broadcast,
-    inputs are cast, `out=` is filled in place and the GIL is released. Its numbers are not checked.
+    It is a `functools.partial` of a NumPy generalised ufunc, so a call has no extra cost. Batch axes broadcast,
+    inputs are cast, `out=` is filled in place and the GIL is released. Inputs are not checked.
 
     Attributes
     ----------
     lanes, threads : int
         States computed side by side; threads that share a large batch.
     signature : str
-        Of the generalised ufunc, such as "(6),(6),(6)->(6)".
+        The signature of the generalised ufunc, such as "(6),(6),(6)->(6)".
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Program(functools.partial):
 
     request: Request
     outline: Outline
-    rows: Callable[..., Any]  # the same function, with all results of a state in one row
+    rows: Callable[..., Any]  # the same function, but with all results of a state in one row
     ufunc: np.ufunc  # `rows` on one thread; it keeps the machine code alive
     entry: tuple[int, int]  # the addresses of the ufunc's inner loop and its data, valid while the ufunc lives
     lanes: int
@@ -78,7 +78,7 @@ class Program(functools.partial):
         return _compile_again, (self.request, self.lanes, self.threads)
 
     def __deepcopy__(self, memo: Any) -> Program:
-        return self  # nothing in it can change
+        return self  # it is immutable
 
     @property
     def model(self) -> Model:
@@ -102,7 +102,7 @@ class Program(functools.partial):
 
     @property
     def specialised(self) -> bool:
-        """Whether it is unrolled over this model; else it loops over the bodies."""
+        """Whether it is unrolled over this model; otherwise it loops over the bodies."""
         return self.outline.layout is None
 
     @property
@@ -112,21 +112,21 @@ class Program(functools.partial):
 
     @property
     def operations(self) -> Operations:
-        """How many operations of each type it does for one state; a named tuple."""
+        """The number of operations of each type for one state; a named tuple."""
         return self.request.operations
 
     @property
     def operations_per_joint(self) -> dict[Kind, Operations]:
-        """Of loops: the operations for one body, by the type of its joint."""
+        """For loops: the operations for one body, by the type of its joint."""
         return self.request.operations_per_joint
 
     @property
     def operations_formula(self) -> str:
-        """Of loops: the operations as functions a n + b of the number n of bodies."""
+        """For loops: the operations as functions a n + b of the number n of bodies."""
         return self.request.operations_formula
 
     def source(self, stage: str = "tape") -> str:
-        """Show the code at a stage of its making.
+        """Show the code at a stage of compilation.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ def _cpu_code() -> Any:
 
 
 class Outline(NamedTuple):
-    """What must be known about a kernel to run it."""
+    """The data needed to run a kernel."""
 
     kernel: str  # the name of its machine code
     shape: tuple[int, ...]  # the shape of the output, for one state
@@ -173,10 +173,10 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
                     frame: Frame | None = None) -> Program:  # fmt: skip
     """Compile an algorithm for a model.
 
-    options      which of the algorithm's optional inputs to take
-    unroll       up to which size code is unrolled over this model; beyond, it loops over the bodies
-    lanes        states computed side by side; None: as many as the machine's vectors hold
-    threads      how many threads large batches are spread over
+    options      the optional inputs of the algorithm to take
+    unroll       the size up to which code is unrolled over this model; larger code loops over the bodies
+    lanes        states computed side by side; None: as many as fit a vector of the machine
+    threads      the number of threads that share a large batch
     frame        the frame of a Jacobian
     """
     return compile_request(Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll), lanes,
@@ -214,7 +214,7 @@ def _compile_again(request: Request, lanes: int, threads: int) -> Program:
 
 
 def outline_of(request: Request, lanes: int) -> Outline:
-    """The outline: remembered from an earlier run, or found by tracing."""
+    """The outline: cached from an earlier run, or computed by tracing."""
 
     def traced() -> Outline:
         return Outline(*_cpu_code().outline(request, lanes))
@@ -241,14 +241,15 @@ def _loaded(name: str, request: Request, lanes: int) -> codegen.Loaded:
 
 @functools.cache
 def pool() -> Any:
-    """Threads that sleep until there is work.  (A forked child makes new ones, because it has none of the old.)"""
+    """Threads that sleep until there is work.  (A forked child makes new threads, because threads are not
+    inherited.)"""
     from concurrent.futures import ThreadPoolExecutor  # importing takes 10 ms, which most programs can save
 
     return ThreadPoolExecutor(cores(), thread_name_prefix="torsor")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -269,7 +270,7 @@ class Threaded:
         if len(args) == len(self.cores) + 1 and out is None:
             *args, out = args  # type: ignore[assignment]
         if len(args) != len(self.cores):
-            return self.ufunc(*args, out=out)  # NumPy reports what is wrong
+            return self.ufunc(*args, out=out)  # NumPy reports the error
         arrays = [np.asarray(x) for x in args]
         batches = [x.shape[: x.ndim - core] for x, core in zip(arrays, self.cores)]
         batch = np.broadcast_shapes(*batches)
@@ -277,7 +278,7 @@ class Threaded:
         if out is not None and (
             getattr(out, "shape", None) != batch + self.shape or any(np.may_share_memory(out, x) for x in arrays)
         ):
-            pieces = 1  # NumPy handles overlap; in a single piece it would not see what the others write
+            pieces = 1  # NumPy handles overlap only within one piece: it would not see the writes of other pieces
         if pieces < 2:
             return self.ufunc(*args) if out is None else self.ufunc(*args, out=out)
         result = np.empty(batch + self.shape, self.dtype) if out is None else out

@@ -1,6 +1,6 @@
-"""The texts of a request: LLVM IR for `lanes` states side by side, and what `Program.source` shows.
+"""The texts of a request: LLVM IR for `lanes` states side by side, and the stages of `Program.source`.
 
-`cpu.py` imports this when machine code is made.  A program that is found on disk starts without it.
+`cpu.py` imports this when machine code is made.  A program found on disk starts without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torsor.errors import ArgumentError
 def outline(request: Request, lanes: int) -> tuple[str, tuple[int, ...], Layout | None]:
     """The name of the kernel, the shape of its output and its layout.
 
-    A kernel is named by everything that determines its text; models of the same kinds share one loop kernel.
+    The name is a hash of everything that determines the text; models of the same kinds share one loop kernel.
     """
     code = request.code
     layout = code.layout if isinstance(code, LoopCode) else None
@@ -42,7 +42,7 @@ def _target(request: Request, lanes: int) -> Target:
 
 
 def source(request: Request, lanes: int, stage: str) -> str:
-    """The code at one stage of its way."""
+    """The code at one stage of compilation."""
     stages: dict[str, Callable[[], str]] = {
         "tape": lambda: str(request.code), "llvm": lambda: ir(request, lanes),
         "asm": lambda: codegen.assembly(ir(request, lanes)), "cuda": lambda: Kernel.of(request).source(),

@@ -4,7 +4,7 @@ The text of a kernel has three parts: the prelude (see `cuda_prelude.py`), a fun
 one state, and the kernel itself, which assigns a state to every thread.  `state` is either straight-line code for one
 model, or loops over its bodies (`loops.py`).
 
-An array is seen as (states, numbers of a state): number k of state b is at  pointer[b * step + k * stride].
+An array has the form (states, numbers of a state): number k of state b is at  pointer[b * step + k * stride].
 Neighbouring threads must read neighbouring memory, so an array whose states are rows (stride 1) is staged.  Each warp
 of a block copies its rows in order into shared memory, and each thread reads its state from there.
 """
@@ -22,7 +22,7 @@ from torsor.compiler.request import Request
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
 
-SHARED_BYTES = 96 * 1024  # the most shared memory a block may take for staging: two such blocks fit a multiprocessor
+SHARED_BYTES = 96 * 1024  # the most shared memory of a block for staging: two such blocks fit a multiprocessor
 REGISTERS = 65536  # per multiprocessor
 # the model data that a loop kernel reads (`torsor.compiler.abi`), and its scratch memory
 TREE_WORDS = ("n", "nv", "flags", "start", "second", "products")
@@ -31,20 +31,20 @@ TREE_TABLES = ("index", "columns", "entries", "product")
 
 @dataclass(frozen=True)
 class Launch:
-    """Threads per block, and the most registers a thread may use."""
+    """Threads per block, and the most registers per thread."""
 
     threads: int = 64
     registers: int = 255
 
     @property
     def bounds(self) -> str:
-        """In the compiler's form: threads per block, and how many blocks must at least fit a multiprocessor."""
+        """The launch bounds in CUDA C: threads per block, and the least number of blocks per multiprocessor."""
         return f"__launch_bounds__({self.threads}, {max(1, REGISTERS // (self.threads * self.registers))})"
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What determines the text of a kernel, apart from its launch and the layout of its arrays."""
+    """Everything that determines the text of a kernel, except its launch and the layout of its arrays."""
 
     code: Code | LoopCode
     inputs: tuple[tuple[str, int], ...]  # name, numbers per state
@@ -66,16 +66,16 @@ class Kernel:
 
     @property
     def kept(self) -> int:
-        """Loops: how many numbers a body keeps."""
+        """For loops: the count of numbers that a body keeps."""
         return self.code.layout.kept if isinstance(self.code, LoopCode) else 0
 
     @property
     def handed(self) -> int:
-        """Loops: how many numbers a body hands on."""
+        """For loops: the count of numbers that a body hands on."""
         return self.code.layout.handed if isinstance(self.code, LoopCode) else 0
 
     def stageable(self, threads: int) -> tuple[bool, ...]:
-        """Which arrays a block may stage, if their layout requires it: as many as fit shared memory."""
+        """Which arrays a block may stage if their layout requires it: as many as fit into shared memory."""
         room = SHARED_BYTES
         result = []
         for _, size in reversed(self.arrays):  # the output first: scattered writes cost the most
@@ -89,7 +89,7 @@ class Kernel:
         return sum(pitches) * threads * self.bits // 8
 
     def source(self, launch: Launch | None = None, staged: Sequence[bool] | None = None) -> str:
-        """The text of the kernel for one launch and one layout: which arrays are staged."""
+        """The text of the kernel for one launch and one layout, which determines the staged arrays."""
         launch = launch or Launch()
         staged = staged or (False,) * len(self.arrays)
         return "\n".join((prelude(self.bits, self.trig), self.state(), self._entry(launch, staged)))
@@ -114,7 +114,7 @@ class Kernel:
         return f"{head} {{\n" + "\n".join(w.lines) + "\n}\n"
 
     def loop_text(self, threads: int) -> tuple[list[str], list[str]]:
-        """The parameters of a loop kernel beside its arrays, and the statements that unpack them."""
+        """The parameters of a loop kernel besides its arrays, and the statements that unpack them."""
         parameters = [
             *(f"const int {name}" for name in TREE_WORDS),
             *(f"const int* __restrict__ {name}" for name in TREE_TABLES),
@@ -154,7 +154,7 @@ class Kernel:
         parameters.append("const long long count")
         if any(staged):
             before.insert(0, "extern __shared__ __align__(16) unsigned char shared[];")
-        if self.looped:  # scratch memory limits the number of threads: each computes several states in turn
+        if self.looped:  # scratch memory limits the number of threads: each computes several states one after the other
             loop, scratch = self.loop_text(threads)
             parameters += loop
             before += scratch

@@ -9,10 +9,10 @@ from torsor.backends.gpu import cupy, kind_of, torch_module
 
 
 def recorded(step: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, Callable[[], None], Any]:
-    """What a function of arrays on a GPU returns, what launches all its kernels again, and what is kept for that.
+    """(the result of a function of GPU arrays, a function that launches all its kernels again, objects to keep alive).
 
-    Kernels are compiled and loaded, and memory is found, by calling the function beforehand: none of this can be
-    recorded.  The memory of all its arrays is set aside, because every launch uses it again.
+    The function is first called without recording, because compiling and loading kernels and allocating memory cannot
+    be recorded.  The memory of all its arrays is reserved, because every launch uses it again.
     """
     return _in_torch(step, arrays) if kind_of(arrays[0]) == "torch" else _in_cupy(step, arrays)
 
@@ -24,7 +24,7 @@ def _in_cupy(step: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, Call
     ready = current().record()
     with stream, cp.cuda.using_allocator(memory.malloc):
         stream.wait_event(ready)
-        for _ in range(2):  # the second time as in all later calls
+        for _ in range(2):  # the second call is like all later ones
             step(*arrays)
         stream.synchronize()
         stream.begin_capture()

@@ -1,7 +1,7 @@
 """Launches of CUDA kernels that are prepared once: from call to call, only the addresses of arrays change.
 
-The arguments of a kernel lie in one block of words of eight bytes, and the driver gets a table of their places.  A call
-writes the addresses into the block and hands both to cuLaunchKernel, with the number of a stream.
+The arguments of a kernel are in one block of eight-byte words, and the driver gets a table of their addresses.  A call
+writes the addresses of arrays into the block and gives both to cuLaunchKernel, with a stream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from torsor.errors import DeviceError
 
-NO_CONTEXT = (3, 201)  # CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_INVALID_CONTEXT: a thread that has used no GPU yet
+NO_CONTEXT = (3, 201)  # CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_INVALID_CONTEXT: in a thread that has not used a GPU
 
 
 @functools.cache
@@ -29,9 +29,9 @@ def driver() -> Any:
 
 
 class PreparedLaunch:
-    """A kernel, its grid and all its arguments but the addresses of its arrays.
+    """A kernel, its grid and all its arguments except the addresses of its arrays.
 
-    arguments   numbers, and None for the address of an array; addresses are given in this order
+    arguments   numbers, and None for the address of an array; calls give the addresses in this order
     """
 
     def __init__(self, function: int, grid: tuple[int, int], shared: int, arguments: Sequence[int | None]) -> None:
@@ -50,7 +50,7 @@ class PreparedLaunch:
         self._lock = threading.Lock()
 
     def __call__(self, addresses: Sequence[int], stream: int, awake: Callable[[], Any]) -> None:
-        """Queue the kernel; `awake` makes the device known to a thread that has not used it yet."""
+        """Queue the kernel; `awake` initialises the device in a thread that has not used it."""
         handle = ctypes.c_void_p(stream)
         with self._lock:  # another thread may call with arrays of the same layout; the driver copies the block
             self._fill(self._words, 0, *addresses)

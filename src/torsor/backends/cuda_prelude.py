@@ -1,6 +1,6 @@
 """The prelude of CUDA kernels: numbers, their functions, and arrays.
 
-Multiply-adds are formed as on the CPU; an option keeps the compiler from forming others.  So results equal the CPU's
+Multiply-adds are formed as on the CPU; an option prevents the compiler from forming others.  So results equal the CPU's
 bit for bit, except for logarithms and angles beyond `TRIG_LIMIT`.
 """
 
@@ -10,12 +10,12 @@ from torsor.backends.c_language import CWriter, turn_statements
 from torsor.backends.elementary import EXPONENT, HALF_PI, ROUND, TRIG_LIMIT
 
 TRIGONOMETRY = ("accurate", "fast")
-# Compiler options: no multiply-adds but ours, and divisions and roots rounded as IEEE requires.
+# Compiler options: only our multiply-adds, and divisions and roots rounded as IEEE requires.
 OPTIONS = ("--std=c++17", "-fmad=false", "-prec-div=true", "-prec-sqrt=true")
 
 
 def prelude(bits: int, trig: str) -> str:
-    """Numbers, their functions, and arrays: one long text, to be read as the CUDA C that it is."""
+    """Numbers, their functions, and arrays, as one long text of CUDA C."""
     w = CWriter(bits)
     number = {64: "double", 32: "float"}[bits]
     suffix = "" if bits == 64 else "f"

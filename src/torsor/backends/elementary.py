@@ -1,4 +1,4 @@
-"""Sine, cosine and logarithm as instructions on vectors of states; the constants serve CUDA too."""
+"""Sine, cosine and logarithm as instructions on vectors of states; CUDA uses the same constants."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LOG = {
 }  # fmt: skip
 LN2 = {64: (6.93147180369123816490e-01, 1.90821492927058770002e-10), 32: (6.9313812256e-01, 9.0580006145e-06)}
 ROUND = {64: 6755399441055744.0, 32: 12582912.0}  # 1.5 * 2^52, 1.5 * 2^23: adding it rounds to an integer
-# Beyond this |angle| three parts of pi/2 are not enough, and the C library's sin and cos are called.
+# Beyond this |angle| three parts of pi/2 are not accurate enough, and the C library's sin and cos are called.
 TRIG_LIMIT = {64: 1e9, 32: 1e4}
 
 
 def sincos(w: LLVMWriter, angles: Sequence[str]) -> list[tuple[str, str]]:
     """(sin, cos) of every angle: by our own code, or by the C library for angles beyond its range.
 
-    The choice is made separately for each lane of each angle, so a state gives the same bits beside any neighbours.
+    The choice is made per lane and angle, so the bits of a state do not depend on its neighbours.
     """
     T = w.target
     limit = T.const(TRIG_LIMIT[T.bits])
@@ -115,7 +115,7 @@ def _library_sincos(w: LLVMWriter, angles: Sequence[str]) -> list[tuple[str, str
     return [(w.load(w.address(s, place)), w.load(w.address(c, place))) for place in places]
 
 
-EXPONENT = {64: 0x7FF0000000000000, 32: 0x7F800000}  # the bits of a number that hold its exponent
+EXPONENT = {64: 0x7FF0000000000000, 32: 0x7F800000}  # the exponent bits of a number
 
 
 def down_scale(w: LLVMWriter, x: str) -> str:
@@ -129,7 +129,7 @@ def down_scale(w: LLVMWriter, x: str) -> str:
 def log(w: LLVMWriter, x: str) -> str:
     """log x = k log 2 + log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f) an even series in s.
 
-    Subnormal numbers do not occur: they would be pivots of a joint that moves no mass.
+    Subnormal numbers do not occur: they would be pivots of joints that move no mass.
     """
     T, const = w.target, w.target.const
     mantissa, half_root = (52, 0x3FE6A09E667F3BCD) if T.bits == 64 else (23, 0x3F3504F3)

@@ -1,9 +1,9 @@
-"""Object code that runs at any address: a linker and loader for one small kind of file.
+"""Object code that runs at any address: a linker and loader for one simple kind of object file.
 
 A kernel is one object file.  Its code addresses its constants and helpers relative to its own position, and it calls a
 few functions of the C library.  `link` places the sections one after the other and fills in the relative distances.
 For every function of the C library it adds a jump through an address that `Image.load` fills in.  The result runs at
-any address: it can be kept on disk, and starts without LLVM, which takes longer to import than most programs run.
+any address: it can be stored on disk and starts without LLVM, whose import takes longer than most programs run.
 
     ELF, x86-64: System V ABI, AMD64 supplement, 4.4 (relocation)
 """
@@ -52,11 +52,11 @@ class _Section(NamedTuple):
 
 
 class Image(NamedTuple):
-    """Code that runs at the beginning of any page."""
+    """Code that runs at the start of any page."""
 
     code: bytes
     entry: int  # where the kernel begins
-    imports: dict[str, int]  # functions of the C library: where the code looks for their addresses
+    imports: dict[str, int]  # functions of the C library: where the code reads their addresses
 
     def to_bytes(self) -> bytes:
         return json.dumps([self.entry, self.imports]).encode() + b"\n" + self.code
@@ -77,9 +77,9 @@ class Image(NamedTuple):
 
 
 def executable(code: bytes, from_file: bool = True) -> tuple[Any, int]:
-    """(memory that holds this code and can be run but not written, its address)
+    """(memory with this code, executable but not writable; its address)
 
-    Some systems let no memory become executable that was once writable (PR_SET_MDWE, SELinux). Most of them map a file.
+    Some systems never make memory executable that was writable (PR_SET_MDWE, SELinux). Most of them can map a file.
     """
     memory = mmap.mmap(-1, len(code), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -92,7 +92,7 @@ def executable(code: bytes, from_file: bool = True) -> tuple[Any, int]:
             file.write(code)
             file.flush()
             memory = mmap.mmap(file.fileno(), len(code), flags=mmap.MAP_PRIVATE, prot=protection)
-    except (OSError, AttributeError):  # only Linux has files without a name
+    except (OSError, AttributeError):  # only Linux has unnamed files
         raise DeviceError(_FORBIDDEN) from None
     return memory, np.frombuffer(memory, np.uint8).ctypes.data
 
@@ -110,7 +110,7 @@ def link(code: bytes, entry: str = "kernel") -> Image:
     symbols = next((_symbols(code, sections, s) for s in sections if s.kind == _SYMBOLS), [])
     imports: dict[str, int] = {}
     jumps = {name: _jump(image, imports, name) for name in dict.fromkeys(n for n, at, _ in symbols if n and not at)}
-    # the place of every symbol: in its section, or the jump for one that is in no section
+    # the place of every symbol: in its section, or the jump for an external symbol
     places = [placed[at] + value if at in placed else jumps.get(name) for name, at, value in symbols]
     for section in sections:
         if section.kind == _RELOCATIONS and section.info in placed:
@@ -130,7 +130,7 @@ def _sections(code: bytes) -> list[_Section]:
 
 
 def _place(image: bytearray, code: bytes, sections: list[_Section]) -> dict[int, int]:
-    """Append the code and the constants; returns where each section begins."""
+    """Append the code and the constants; returns the start of each section."""
     placed = {}
     for k, section in enumerate(sections):
         if section.flags & _IN_MEMORY and section.size:
@@ -167,7 +167,7 @@ def _symbols(code: bytes, sections: list[_Section], table: _Section) -> list[tup
 
 
 def _jump(image: bytearray, imports: dict[str, int], name: str) -> int:
-    """Append `jmp *place` and the place of an address; returns where the jump is."""
+    """Append `jmp *place` and room for an address; returns the position of the jump."""
     _align(image, 8)
     at = len(image)
     image += b"\xff\x25" + struct.pack("<i", 2) + bytes(2) + bytes(8)  # the place follows at +8

@@ -39,16 +39,16 @@ from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 from torsor.validate import NO_VMAP
 
-LONG_CHAIN = 1024  # from this many links on, each link of a chain is worth a thread
-SCRATCH_SHARE = 0.5  # the largest share of the free memory for the scratch memory of loops
+LONG_CHAIN = 1024  # from this many links on, each link of a chain gets a thread
+SCRATCH_SHARE = 0.5  # the largest share of free memory for the scratch memory of loops
 TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for registers in (64, 80, 96, 128, 168, 255))
 TUNING_SAMPLES, TUNING_RUNS = 5, 10
-MOST_LAYOUTS = 256  # of arguments that a program remembers
+MOST_LAYOUTS = 256  # layouts of arguments that a program remembers
 
 
 @functools.cache
 def cupy() -> Any:
-    """CuPy, or an error that says what is missing."""
+    """CuPy, or an error that names what is missing."""
     try:
         import cupy
     except ImportError as error:
@@ -69,22 +69,22 @@ def cupy() -> Any:
 
 
 def on_device(x: Any) -> bool:
-    """Whether an array says that it is on a CUDA device (DLPack's code 2; 13: managed memory)."""
+    """Whether an array reports that it is on a CUDA device (DLPack code 2; 13: managed memory)."""
     try:
         return x.__dlpack_device__()[0] in (2, 13)
-    except Exception:  # no array, or one without numbers, as inside vmap; whoever converts it says so
+    except Exception:  # not an array, or one without numbers, as inside vmap; the conversion reports it later
         return False
 
 
 def is_long_chain(algorithm: Algorithm, model: Model, first: Any) -> bool:
-    """Whether a chain is so long that, for one state, each link should get a thread (CuPy, float64)."""
+    """Whether a chain is so long that, for a single state, each link gets a thread (CuPy, float64)."""
     known = in_levels(algorithm)[0] in ("forward_dynamics", "mass_solve", "log_det")
     long = known and model.is_chain and model.n >= LONG_CHAIN and not model.has_degenerate_bodies
     return long and first.ndim == 1 and kind_of(first) == "cupy" and str(first.dtype) == "float64"
 
 
 def in_levels(algorithm: Algorithm) -> tuple[str, bool]:
-    """The function that levels compute, and whether its vjp is wanted."""
+    """The function to compute by levels, and whether its vjp is wanted."""
     if isinstance(algorithm, Derivative) and algorithm.mode == "vjp" and algorithm.wrt == algorithm.primal.inputs:
         return algorithm.primal.name, True
     return algorithm.name, False
@@ -98,7 +98,7 @@ def _first_on_device(arrays: Iterable[Any], name: str = "this function") -> Any:
 
 
 def kind_of(x: Any) -> str:
-    """The library that an array, or a type of arrays, belongs to."""
+    """The library of an array, or of a type of arrays."""
     root = (x if isinstance(x, type) else type(x)).__module__.partition(".")[0]
     return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(root, "cupy")
 
@@ -119,7 +119,7 @@ def stream(kind: str) -> Any:
 
 
 class _Stream(NamedTuple):
-    """A stream of another library, as CuPy takes it."""
+    """A stream of another library, in the form that CuPy takes."""
 
     number: int
 
@@ -128,7 +128,7 @@ class _Stream(NamedTuple):
 
 
 def as_cupy(x: Any, kind: str) -> Any:
-    """The same memory as a CuPy array; JAX makes our stream wait until the numbers are there."""
+    """The same memory as a CuPy array; JAX makes our stream wait until the numbers are computed."""
     cp = cupy()
     try:
         if kind == "torch":
@@ -148,7 +148,7 @@ def empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def given_back(kind: str, x: Any) -> Any:
-    """An array of CuPy in the caller's library."""
+    """A CuPy array as an array of the caller's library."""
     if kind == "torch":
         return torch_module().from_dlpack(x)
     return _as_jax(x) if kind == "jax" else x
@@ -160,7 +160,7 @@ def _as_jax(x: Any) -> Any:
     return dlpack.from_dlpack(x)
 
 
-# Arrays in layouts that were seen before ----------------------------------------------------------------------
+# Arrays in known layouts ----------------------------------------------------------------------
 
 Layout = tuple[Any, ...]  # the library of an array, its shape, strides, type and device
 READ = {
@@ -171,9 +171,9 @@ READ = {
 
 
 def _reader(array: type) -> Callable[[Any], tuple[Layout, int]]:
-    """What gives the layout and the address of arrays of a type, without asking the CUDA runtime.
+    """A function that returns the layout and the address of arrays of a type, without a call of the CUDA runtime.
 
-    It raises for an array that has no address, or none yet.
+    It raises an error for an array without an address, or without one yet.
     """
     kind = kind_of(array)
     return _unreadable if kind == "cupy" and not issubclass(array, cupy().ndarray) else READ[kind]
@@ -207,7 +207,7 @@ class Bound:
 
     launch    None for an empty batch
     shape     of the result
-    scratch   the numbers of memory that loops need beside the arrays
+    scratch   the scratch memory of loops, in numbers
     """
 
     launch: PreparedLaunch | None
@@ -217,7 +217,7 @@ class Bound:
     scratch: int
 
     def __call__(self, addresses: list[int], args: Sequence[Any], out: Any) -> Any:
-        """Queue it for arrays at these addresses; returns the result, in CuPy for JAX."""
+        """Queue the kernel for arrays at these addresses; returns the result, for JAX as a CuPy array."""
         kind, like, address = self.kind, args[0], _address_in_torch if self.kind == "torch" else _address
         result = out
         if out is None:
@@ -229,7 +229,7 @@ class Bound:
                 addresses.append(address(memory))
             self.launch(addresses, _stream_number(kind, like), _wake)
             if kind == "jax":
-                _hold(args)
+                _keep_until_read(args)
         return result
 
 
@@ -245,17 +245,19 @@ def _wake() -> None:
     cupy().cuda.Device().use()
 
 
-_held: deque[tuple[Any, Sequence[Any]]] = deque()  # arrays of JAX, and when the kernels that read them are done
+_arrays_in_use: deque[tuple[Any, Sequence[Any]]] = (
+    deque()
+)  # JAX arrays, and the events after the kernels that read them
 
 
-def _hold(args: Sequence[Any]) -> None:
-    """Keep arrays of JAX until the kernels that are queued now have read them: XLA does not know our stream."""
+def _keep_until_read(args: Sequence[Any]) -> None:
+    """Keep JAX arrays alive until the queued kernels have read them: XLA does not know our stream."""
     event = cupy().cuda.Event(disable_timing=True)
     event.record()
-    _held.append((event, args))
-    while _held[0][0].done:
-        _held.popleft()
-        if not _held:
+    _arrays_in_use.append((event, args))
+    while _arrays_in_use[0][0].done:
+        _arrays_in_use.popleft()
+        if not _arrays_in_use:
             return
 
 
@@ -263,7 +265,7 @@ def _hold(args: Sequence[Any]) -> None:
 
 
 class View(NamedTuple):
-    """An array as a kernel sees it: number k of state b at pointer + b * step + k * stride."""
+    """An array in the form of a kernel: number k of state b is at pointer + b * step + k * stride."""
 
     array: Any
     step: int
@@ -300,7 +302,7 @@ def _merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
 
 def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, ...]],
              dtype: Any) -> tuple[list[View], tuple[int, ...]]:  # fmt: skip
-    """Arguments by name as a kernel sees them, and the batch axes to which they broadcast.
+    """Arguments by name as views, and the batch axes to which they broadcast.
 
     An argument is copied, on the device, only if its type differs or its axes cannot be merged.
     """
@@ -315,7 +317,7 @@ def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, 
 
 
 def _view_or_copy(x: Any, batch: tuple[int, ...], core: tuple[int, ...]) -> View:
-    """An array as a kernel sees it, where it lies if possible."""
+    """An array as a view, in place if possible."""
     view = view_of(x, batch, core)
     if view is None:
         cp = cupy()
@@ -351,18 +353,18 @@ def in_cupy(function: Callable[..., Any], model: Model, given: Mapping[str, Any]
 
 
 def refuse_recording(what: str) -> None:
-    """Raise while a CUDA graph is recorded: what copies numbers of the host would copy them once, not in every run."""
+    """Raise while a CUDA graph is recorded: copies from the host would happen once, not in every run."""
     if cupy().cuda.get_current_stream().is_capturing():
         raise ArgumentError(f"{what} copies numbers from the host, which a CUDA graph cannot hold: do it outside")
 
 
 def precision(arrays: Iterable[Any]) -> str:
-    """The number type in which arrays are computed on the device."""
+    """The number type for computing with these arrays on the device."""
     return "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in arrays) else "float32"
 
 
 def columns(x: Any, core: int, dtype: str) -> Any:
-    """An array of the host on the device, where equal numbers of all states lie side by side, as threads read them;
+    """An array of the host on the device, with corresponding numbers of all states side by side, as threads read them;
     its last `core` axes are those of a state."""
     cp = cupy()
     axes, batch = tuple(range(x.ndim)), x.ndim - core
@@ -371,7 +373,7 @@ def columns(x: Any, core: int, dtype: str) -> Any:
 
 
 def build(source: str, shared: int = 0) -> Any:
-    """The compiled kernel; CuPy keeps the binary on disk."""
+    """The compiled kernel; CuPy stores the binary on disk."""
     cp = cupy()
     try:
         function = cp.RawModule(code=source, options=OPTIONS).get_function("kernel")
@@ -392,13 +394,13 @@ def tree_arguments(kernel: Kernel, request: Request) -> tuple[Any, ...]:
 
 
 def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, Any]:
-    """How many blocks can be resident at once, and scratch memory for that many."""
+    """The number of blocks that can be resident at once, and scratch memory for them."""
     blocks, size = scratch_size(kernel, model, blocks, launch, function)
     return blocks, cupy().empty(size, f"float{kernel.bits}")
 
 
 def scratch_size(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, int]:
-    """How many blocks can be resident at once, and the numbers of scratch memory for that many."""
+    """The number of blocks that can be resident at once, and the size of their scratch memory in numbers."""
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     resident = max(1, min(2048 // launch.threads, REGISTERS // (launch.threads * max(32, function.num_regs))))
@@ -421,8 +423,8 @@ def scratch_size(kernel: Kernel, model: Model, blocks: int, launch: Launch, func
 class CudaProgram:
     """Run a function compiled for one model and the GPU: called with device arrays, without the model.
 
-    Batch axes broadcast; any strides are accepted; `out=` is filled in place. Its numbers are not checked: NaN in one
-    state gives NaN in that state.
+    Batch axes broadcast; any strides are accepted; `out=` is filled in place. Inputs are not checked: NaN in one
+    state gives NaN in that state's result.
 
     Attributes
     ----------
@@ -465,21 +467,21 @@ class CudaProgram:
 
     @property
     def trig(self) -> str:
-        """Its sines and cosines: "accurate" or "fast"."""
+        """The kind of its sines and cosines: "accurate" or "fast"."""
         return self.kernel.trig
 
     @property
     def specialised(self) -> bool:
-        """Whether it is unrolled over this model; else it loops over the bodies."""
+        """Whether it is unrolled over this model; otherwise it loops over the bodies."""
         return not self.kernel.looped
 
     @property
     def operations(self) -> Operations:
-        """How many operations of each type it does for one state; a named tuple."""
+        """The number of operations of each type for one state; a named tuple."""
         return self.request.operations
 
     def source(self, stage: str = "tape") -> str:
-        """Show the code at a stage of its making.
+        """Show the code at a stage of compilation.
 
         Parameters
         ----------
@@ -505,21 +507,21 @@ class CudaProgram:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a result for one state; several results lie in one row."""
+        """The shape of a result for one state; several results are in one row."""
         return self.kernel.shape
 
     def __call__(self, *args: Any, out: Any = None) -> Any:
         return self._split(self.rows(*args, out=out))
 
     def rows(self, *args: Any, out: Any = None) -> Any:
-        """Run it, and return several results in one row, as the kernel writes them.
+        """Run the program, and return several results in one row, as the kernel writes them.
 
         Parameters
         ----------
         *args : (...) array_like on the device
             The arguments.
         out : (...) array on the device, optional
-            Where the result goes.
+            The array for the result.
 
         Returns
         -------
@@ -530,7 +532,7 @@ class CudaProgram:
         return self._first(args, out) if found is None else found
 
     def quick(self, args: Sequence[Any]) -> Any:
-        """Run it for arrays in a layout that was seen before.
+        """Run the program for arrays in a known layout.
 
         Parameters
         ----------
@@ -540,13 +542,13 @@ class CudaProgram:
         Returns
         -------
         result : array or None
-            None for another layout: nothing was done.
+            None for an unknown layout; then nothing was done.
         """
         found = self._quick(args, None)
         return None if found is None else self._split(found)
 
     def _quick(self, args: Sequence[Any], out: Any) -> Any:
-        """As `rows`, or None for a layout that was not seen before."""
+        """As `rows`, or None for an unknown layout."""
         layouts, addresses = [], []
         try:
             for x in args if out is None else (*args, out):
@@ -554,13 +556,13 @@ class CudaProgram:
                 layouts.append(layout)
                 addresses.append(address)
             bound = self._bound[cupy().cuda.runtime.getDevice(), out is None, *layouts]
-        except Exception:  # whatever an array without an address raises; the other way explains it
+        except Exception:  # whatever an array without an address raises; the slow path reports it
             return None
         result = bound(addresses, args, out)
         return _as_jax(result) if bound.kind == "jax" and out is None else result
 
     def _first(self, args: Sequence[Any], out: Any) -> Any:
-        """A call whose arguments have another layout than those before, or have to be copied or converted."""
+        """A call whose arguments have an unknown layout, or must be copied or converted."""
         like = _first_on_device(args, self.name)
         kind = kind_of(like)
         with stream(kind):
@@ -579,7 +581,7 @@ class CudaProgram:
         return _as_jax(result) if kind == "jax" and out is None else result
 
     def _remember(self, bound: Bound, args: Sequence[Any], out: Any, views: Sequence[View]) -> None:
-        """Bind arrays of this layout as they are, if none of them was copied; beside the first, some may be CuPy's."""
+        """Remember this layout if no array was copied; arguments after the first may be CuPy arrays."""
         layouts = []
         for x, view in zip(args if out is None else (*args, out), views):
             try:
@@ -596,7 +598,7 @@ class CudaProgram:
         self._bound[cupy().cuda.runtime.getDevice(), out is None, *layouts] = bound
 
     def _views(self, args: Sequence[Any]) -> tuple[list[View], tuple[int, ...]]:
-        """The arguments as the kernel sees them."""
+        """The arguments as views."""
         if len(args) != len(self.inputs):
             raise ArgumentError(f"{self.name} takes {', '.join(self.inputs)}, not {len(args)} arrays")
         return views_of(self.model, dict(zip(self.inputs, args)), self._cores, self.dtype)
@@ -607,7 +609,7 @@ class CudaProgram:
             raise ArgumentError(f"out is {out.dtype} {out.shape}; it must be {self.dtype} {wanted}")
 
     def _bind(self, views: Sequence[View], count: int, launch: Launch, kind: str, shape: tuple[int, ...]) -> Bound:
-        """The kernel for arrays as these lie, the result last."""
+        """The kernel for arrays in this layout, the result last."""
         scratch, queue = 0, None
         if count:
             rows = tuple(view.rows for view in views)
@@ -618,29 +620,29 @@ class CudaProgram:
 
     def prepared(self, rows: tuple[bool, ...], count: int,
                  launch: Launch | None = None) -> tuple[int, tuple[int, int], int, list[int | None], int]:  # fmt: skip
-        """Prepare the kernel for so many states.
+        """Prepare the kernel for a number of states.
 
         Parameters
         ----------
         rows : tuple of bool
-            Which arrays, the result last, have the numbers of a state side by side.
+            Which arrays (the result last) have the numbers of a state side by side.
         count : int
-            How many states.
+            The number of states.
         launch : Launch, optional
-            Default: the program's.
+            Default: the launch of the program.
 
         Returns
         -------
         function : int
-            The kernel, for the driver.
+            The address of the kernel for the driver.
         grid : (2,) tuple of int
             Blocks, and threads per block.
         shared : int
-            Bytes of shared memory.
+            The shared memory, in bytes.
         more : list
             The arguments after the count; None stands for scratch memory.
         scratch : int
-            Numbers of scratch memory.
+            The scratch memory, in numbers.
         """
         launch = launch or self.launch
         function, shared = self._function(launch, rows)
@@ -670,12 +672,12 @@ class CudaProgram:
         *args : (...) array_like on the device
             The arguments of a call.
         launches : sequence of Launch, optional
-            Those that are tried.
+            The launches to try.
 
         Returns
         -------
         launch : Launch
-            The fastest.
+            The fastest launch.
         """
         cp = cupy()
         kind = kind_of(args[0])
@@ -692,7 +694,7 @@ class CudaProgram:
                     bound = self._bind(views, prod(batch), launch, "cupy", out.shape)
                     times[launch] = _time(lambda: bound(addresses[:], [out], out), cp)  # noqa: B023
                 except DeviceError:
-                    continue  # more than this GPU can launch
+                    continue  # too large for this GPU
         self.launch = min(times, key=lambda launch: times[launch])
         self._bound.clear()
         cache.write(_key(self.kernel), json.dumps(asdict(self.launch)).encode())
@@ -700,8 +702,8 @@ class CudaProgram:
 
 
 def _time(run: Callable[[], None], cp: Any) -> float:
-    """Milliseconds per run: the median of a few samples.  Each sample queues several runs back to back, because the
-    time of a single run would include the time Python takes to queue it."""
+    """Milliseconds per run: the median of a few samples.  Each sample queues several runs back to back, because a
+    single run would include the time that Python takes to queue it."""
     run()
     times = []
     for _ in range(TUNING_SAMPLES):
@@ -716,7 +718,7 @@ def _time(run: Callable[[], None], cp: Any) -> float:
 
 
 def _key(kernel: Kernel) -> str:
-    """The name in the cache of the tuned launch, for this code on this GPU."""
+    """The cache name of the tuned launch for this code on this GPU."""
     cp = cupy()
     device = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"]
     text = repr((str(kernel.code), kernel.inputs, kernel.shape, kernel.bits, kernel.trig, device))
@@ -742,9 +744,9 @@ def compile_cuda(request: Request, trig: str = "accurate") -> CudaProgram:
 
 def program(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], frame: Frame | None,
             members: Members | None = None) -> CudaProgram:  # fmt: skip
-    """The program for device arrays, in their own precision, kept with the model.
+    """The program for device arrays, in their own precision, stored with the model.
 
-    `members`: the models of a batch, whose numbers are the last arguments of the program, after `args`.
+    `members`: the models of a batch, whose numbers follow `args` as the last arguments of the program.
     """
     dtype = precision(args)
 
@@ -759,7 +761,7 @@ def program(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tu
 
 
 class Pointwise:
-    """Code of a few scalars on CuPy arrays, as `backends/pointwise.py` has it for the host; a lane is a thread.
+    """Code of a few scalars on CuPy arrays, like `backends/pointwise.py` for the host; a lane is a thread.
 
     inputs   the shape of each argument in one lane; batch axes broadcast
     """
@@ -796,7 +798,7 @@ def host_array(x: Any) -> Any:
 
 
 def rows(kind: str, x: Any, batch: tuple[int, ...]) -> Any:
-    """(stored, n, count) seen as (*batch, stored, n), in the caller's library."""
+    """(stored, n, count) as (*batch, stored, n), in the caller's library."""
     x = x.reshape(*x.shape[:2], *batch) if kind != "torch" else x.unflatten(2, batch) if batch else x[..., 0]
     order = (*range(2, x.ndim), 0, 1)
     if kind == "torch":

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-# places in NumPy's table of C functions (numpy/ufuncobject.h), unchanged since NumPy 1.8
+# indices in NumPy's table of C functions (numpy/ufuncobject.h), unchanged since NumPy 1.8
 _FROM_FUNC_AND_SIGNATURE = 31
 _TYPE_NUMBER: dict[str, int] = {name: np.dtype(name).num for name in ("float32", "float64")}
 
@@ -46,7 +46,7 @@ class _UFunc(ctypes.Structure):
 
 
 def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: str, owned: Any) -> Any:
-    """A gufunc that runs the code at an address, and keeps `owned` alive as long as the gufunc lives.
+    """A gufunc that runs the code at an address and keeps `owned` alive.
 
     `data` is passed to the code at every call.
     """

@@ -1,7 +1,7 @@
 """Tapes to LLVM IR: every operation of a tape becomes one instruction on a vector of states.
 
-The text is plain: it has explicit vector types and no fast-math flags, and we form multiply-adds ourselves instead of
-leaving them to a later pass.  So a state gives the same bits in any lane of a vector of any width.
+The text has explicit vector types and no fast-math flags, and multiply-adds are formed here, not by a later pass.  So a
+state gives the same bits in any lane of a vector of any width.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torsor.compiler.language import Int, Language, Loop
 
 @dataclass(frozen=True)
 class Target:
-    """The vectors and the machine for which code is written."""
+    """The vectors and the machine that code is written for."""
 
     lanes: int  # states side by side in a vector, 1 for none
     bits: int  # 64 or 32
@@ -65,18 +65,18 @@ class Target:
 
 
 class LLVMWriter(Language):
-    """A function body being written: instructions on vectors of states, labels, loops."""
+    """A function body while it is written: instructions on vectors of states, labels, loops."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.multiply_adds = target.fma
         self.lines: list[str] = []
         self.block = "entry"
-        self._known: dict[str, str] = {}  # addresses and the like that this block has computed, by their text
+        self._known: dict[str, str] = {}  # addresses and similar values that this block has computed, by their text
         self._values = 0
         self._labels = 0
         self._declarations: dict[str, None] = {}
-        self.far_room = 0  # bytes of stack for angles beyond the range of our own sine
+        self.far_room = 0  # bytes of stack for angles beyond the range of our sine
         self.turnings: set[str] = set()  # functions of `llvm_entry.turning` that are called
         self.called: set[str] = set()  # other functions of `llvm_entry` that are called
 
@@ -88,8 +88,9 @@ class LLVMWriter(Language):
         return f"%t{self._values}"
 
     def once(self, text: str) -> str:
-        """An instruction that depends on its operands only, written once per block: half of the text of loops would be
-        the same few addresses, and LLVM reads and translates all that is written.
+        """An instruction that depends only on its operands, written once per block.
+
+        Otherwise half of the text of loops would be the same few addresses, and LLVM translates all of it.
         """
         if text not in self._known:
             self._known[text] = self.op(text)
@@ -132,7 +133,7 @@ class LLVMWriter(Language):
         return self.once(f"{op} i64 {a}, {b}")
 
     def address(self, base: str, offset: Int) -> str:
-        """base + offset bytes; WebAssembly has instructions for a known offset that stays in the same object."""
+        """base + offset bytes; WebAssembly has instructions for a constant offset within the same object."""
         within = "inbounds " if isinstance(offset, int) and offset >= 0 else ""
         return self.once(f"getelementptr {within}i8, ptr {base}, i64 {offset}")
 
@@ -151,7 +152,7 @@ class LLVMWriter(Language):
         return self.once(f"fneg {self.target.vector} {a}")
 
     def fma(self, a: str, b: str, c: str) -> str:
-        """a b + c, rounded once where the machine can, twice where it cannot."""
+        """a b + c, rounded once if the machine can, else twice."""
         T = self.target
         if not T.fma:
             return self.arithmetic("fadd", self.arithmetic("fmul", a, b), c)

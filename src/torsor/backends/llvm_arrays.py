@@ -1,7 +1,7 @@
 """The arrays of a call and the memory of a kernel, in LLVM IR.
 
-`unrolled_kernel` is straight-line code for one model.  `loop_kernel` loops over the bodies of any model whose kinds it
-knows (`loops.py`); the model is data (see `abi.py`).  Scratch memory:
+`unrolled_kernel` is straight-line code for one model.  `loop_kernel` loops over the bodies of any model of its kinds
+(`loops.py`); the model is data (see `abi.py`).  Scratch memory:
 
     work     the transposed arrays (see `LLVMArrays`), the values kept at every body, then (trees only) the values
              handed on by the base and by every body
@@ -56,24 +56,24 @@ STREAMED = 8 << 20
 class Packed(NamedTuple):
     """How an output is packed."""
 
-    size: str  # how many places there are
+    size: str  # the number of places
     entries: str  # pointer to the place of every entry, int32
 
 
 class ArrayColumns(NamedTuple):
-    """Where the columns of an array are, vectors of states: in its buffer, or in place if the states are neighbours."""
+    """The columns of an array as vectors of states: in its buffer, or in place if the states are neighbours."""
 
     in_place: str
     first: str
-    apart: str  # the bytes from one to the next
+    apart: str  # the bytes from one column to the next
 
 
 class LLVMArrays:
-    """The arrays of a call, seen from a block of states.
+    """The arrays of a call, for a block of states.
 
     A single state reads and writes the arrays in place.  A block of states first copies its part of every input to
-    scratch memory, transposed so that the states are side by side, and at the end copies the output back.  Rows of
-    contiguous numbers are transposed several columns at a time, which is much faster than gathering single numbers.
+    scratch memory, transposed so that the states are side by side, and finally copies the output back.  Rows of
+    contiguous numbers are transposed several columns at a time; this is much faster than gathering single numbers.
 
     A packed output is written to places; at the end each entry is copied from its place.  Equal entries share a place,
     so that they are computed and stored once.
@@ -84,8 +84,8 @@ class LLVMArrays:
                  in_place: bool = False) -> None:  # fmt: skip
         """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin.
 
-        `columns`: how many numbers an array has per state, where this is known; a few numbers are transposed in
-        registers and never go through a buffer.  `in_place`: see `ArrayColumns`.
+        `columns`: the count of numbers of an array per state, if it is known; a few numbers are transposed in
+        registers without a buffer.  `in_place`: see `ArrayColumns`.
         """
         self.w, self.packed = w, packed
         self.turned = w.target.lanes > 1
@@ -108,7 +108,7 @@ class LLVMArrays:
                 count = places or self._count(sizes)
                 self.end = w.address(self.end, w.i64("mul", count, w.target.lanes * w.target.size))
         few = {name: n for name, n in (columns or {}).items() if w.target.lanes >= FEWEST <= n <= FEW}
-        self.vectors: dict[str, list[str]] = {}  # columns that never go through a buffer
+        self.vectors: dict[str, list[str]] = {}  # columns without a buffer
         self.results = [""] * few.pop("out", 0)  # the same for the output
         self.columns: dict[str, ArrayColumns] = {}
         if self.turned:
@@ -180,7 +180,7 @@ class LLVMArrays:
         return count
 
     def _copy(self, direction: str, name: str, *entries: str) -> None:
-        """Copy an array to its buffer or back, unless its columns are vectors already."""
+        """Copy an array to its buffer or back, unless its columns are already vectors."""
         if name in self.columns:
             self.w.unless(self.columns[name].in_place, lambda: self._copy_all(direction, name))
         else:
@@ -264,7 +264,7 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: t
                     in_place: bool = False) -> str:  # fmt: skip
     """`inputs`, `output`: the shapes; inputs of the code are (name, indices...), outputs ("out", indices...).
 
-    `in_place`: for arrays whose states are often neighbours.
+    `in_place`: for arrays whose states are usually neighbours.
     """
     ranks = {name: len(shape) for name, shape in inputs.items()}
     rows = {name: shape[0] for name, shape in {**inputs, "out": output}.items() if len(shape) == 1}
@@ -302,7 +302,7 @@ def loop_kernel(code: LoopCode, target: Target) -> str:
 
 
 def turns_of_state(code: LoopCode) -> bool:
-    """Whether the code takes sines of coordinates."""
+    """Whether the code needs sines of coordinates."""
     angles = [x.nodes[node.a] for x in code.all_codes for node in x.nodes if node.op in TURNS]
     return any(angle.op == "in" and angle.a[0] == "q" for angle in angles)
 
@@ -328,7 +328,7 @@ class LLVMRows:
 
 
 class Tables:
-    """The model data of a kernel, behind the pointer `data`."""
+    """The model data of a kernel, at the pointer `data`."""
 
     def __init__(self, w: LLVMWriter, numbers: Sequence[Sequence[str]]) -> None:
         """`numbers`: for each kind of body, the constants that its code reads."""
@@ -361,7 +361,7 @@ class Tables:
 class LLVMMemory(Tables):
     """The memory of a loop kernel.
 
-    A kernel for one state finds the sines and cosines of all its coordinates first, `wide` of them at a time.
+    A kernel for one state first computes the sines and cosines of all its coordinates, `wide` of them at a time.
     """
 
     def __init__(self, w: LLVMWriter, code: LoopCode, ranks: Mapping[str, int], wide: int) -> None:

@@ -4,7 +4,7 @@ A kernel is the inner loop of a generalised ufunc,
 
     void kernel(char **args, intp *dimensions, intp *steps, void *data)
 
-that reads and writes its arrays through their strides, so any layout is allowed.
+It reads and writes its arrays through their strides, so any layout is allowed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torsor.backends.elementary import far_sincos
 from torsor.backends.llvm import LLVMWriter, Target
 from torsor.compiler.abi import TURNS_MARGIN
 
-# A kernel restores the floating-point flags, so NumPy does not warn; torsor reports errors itself, with the joint's
-# name.  Loops flush subnormals to zero, because these mean nothing here and cost three times as much.
+# A kernel restores the floating-point flags, so NumPy does not warn; torsor itself reports errors, with the joint's
+# name.  Loops flush subnormals to zero, because these are meaningless here and take three times as long.
 _FLUSH = 0x8040  # FTZ and DAZ of x86's MXCSR
 _MXCSR = "declare void @llvm.x86.sse.stmxcsr(ptr)\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)"
 
 
 STACK_BYTES = 65536  # the largest block of scratch memory taken from the stack
 KEPT_BYTES = 512 << 20  # the largest block of scratch memory kept between calls
-# From this size on, scratch memory asks for huge pages: sweeps that are bound by memory become a tenth faster.
+# From this size on, scratch memory requests huge pages: memory-bound sweeps become a tenth faster.
 HUGE_FROM = 16 << 20
 
 # The parameters of a function that works on one block of states; `first` is the first state of the block.
@@ -54,7 +54,7 @@ class EntryFunction(NamedTuple):
 def kernel_module(vector: Target, inputs: int, body: Callable[[LLVMWriter], None], flush: bool) -> str:
     """The module of a kernel with this many inputs; `body` writes the work on one block of states.
 
-    That work is written twice: for a vector of states and for a single state.
+    It is written twice: for a vector of states and for a single state.
     """
     blocks = []
     for target in [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]:
@@ -86,12 +86,11 @@ def module_of(functions: Sequence[EntryFunction], vector: Target, inputs: int, f
 def _entry(T: Target, inputs: int, flush: bool, stream: bool) -> str:
     """The gufunc's inner loop: whole blocks, then a last block moved back to end with the batch.
 
-    The states that the last block computes again give the same bits, unless the output is written over an input.  In
+    The states that the last block recomputes give the same bits, unless the output is written over an input.  In
     that case, and in batches smaller than a block, the states are computed one by one.  data[0] is the number of bytes
-    of scratch memory per lane: it is taken from the stack if it is small, else by `take_room`.  The word before the
-    scratch memory is the number of states.  data[1] is the address of the `runtime` words (`compiler/abi.py`).
-
-    The function is long because it is one text, to be read from top to bottom as the code that runs.
+    of scratch memory per lane: small scratch memory is on the stack, larger comes from `take_room`.  The word before
+    the scratch memory is the number of states.  data[1] is the address of the `runtime` words (`compiler/abi.py`).
+    The function is long because it is one text, which reads from top to bottom like the code that runs.
     """
     save = restore = ""
     if T.x86:
@@ -196,9 +195,9 @@ leave:{restore}
 {_ROOM}"""
 
 
-# Scratch memory too large for the stack.  One block is kept between calls, because the page faults of a new block cost
-# as much as the work done in it.  runtime[0] is its address, or 0 while a call uses it.  A block begins with its size.
-# If there is no memory, Python's MemoryError is set, and the kernel returns without writing anything.
+# Scratch memory too large for the stack.  One block is kept between calls, because the page faults of a new block take
+# as long as the work in it.  runtime[0] is its address, or 0 while a call uses it.  A block begins with its size.
+# If memory runs out, Python's MemoryError is set, and the kernel returns without writing anything.
 _ROOM = f"""
 define private ptr @take_room(ptr %runtime, i64 %room) noinline nounwind {{
 entry:
@@ -271,7 +270,7 @@ ALL_TURNS = "all_turns"
 
 
 def all_turns(target: Target) -> EntryFunction:
-    """A function that finds the sines and cosines of all angles of one state, as many at a time as there are lanes."""
+    """A function for the sines and cosines of all angles of one state, as many at a time as there are lanes."""
     T, w, size = target, LLVMWriter(target), target.size
     cosines, angles, _ = turns_room(w, "%room", "%count")
     with w.loop("copy", "0") as one:
@@ -290,7 +289,7 @@ def all_turns(target: Target) -> EntryFunction:
 
 
 def turns_room(w: LLVMWriter, room: str, count: str) -> list[str]:
-    """Where the cosines begin in the room for sines, cosines and angles of a state, where the angles, and its end."""
+    """The starts of the cosines and of the angles in the room for sines, cosines and angles of a state, and its end."""
     bytes_each = w.i64("mul", w.i64("add", count, TURNS_MARGIN), w.target.size)
     places = [room]
     for _ in range(3):
@@ -308,7 +307,7 @@ _TURNED = (
 
 
 def turning_module(target: Target) -> str:
-    """The module of a function that transposes in any direction: the first argument is its place in DIRECTIONS."""
+    """The module of a function that transposes in any direction: the first argument is the index in DIRECTIONS."""
     T, choices = target, "".join(f"i64 {k}, label %{name} " for k, name in enumerate(DIRECTIONS))
     calls = "".join(f"{x}:\n  call void @{x}_{T.lanes}({_TURNED})\n  ret void\n" for x in DIRECTIONS)
     kernel = (
@@ -324,7 +323,7 @@ def turning(target: Target, direction: str) -> str:
 
     In the array every state has its own rows (`step` bytes apart); in the buffer every column is a vector of states.
     Squares of as many columns as there are states, or of four columns, are transposed by shuffles; the last square
-    overlaps the one before.
+    overlaps the previous one.
     """
     T, w, size = target, LLVMWriter(target), target.size
     into, packed = direction == "turn_in", direction == "unpack"
@@ -385,11 +384,11 @@ def _turn_squares(w: LLVMWriter, width: int, columns: str, into: bool, vector_of
             _write_square(w, [w.load(place) for place in vectors], rows, offsets, how, only)
 
     if streams(T) and width == T.lanes and not into:
-        # whole cache lines, if all rows are aligned alike; the columns before and after them separately
+        # whole cache lines, if all rows have the same alignment; the columns before and after them separately
         address = w.op("ptrtoint ptr %array to i64")
         odd = w.i64("or", w.i64("and", "%step", 63), w.i64("and", address, size - 1))
-        alike, several = w.op(f"icmp eq i64 {odd}, 0"), w.op(f"icmp sge i64 {columns}, {2 * width}")
-        w.branch(w.op(f"and i1 {alike}, {several}"), "lines", "together")
+        aligned, several = w.op(f"icmp eq i64 {odd}, 0"), w.op(f"icmp sge i64 {columns}, {2 * width}")
+        w.branch(w.op(f"and i1 {aligned}, {several}"), "lines", "together")
         w.start("lines")
         start = w.i64("udiv", w.i64("and", w.i64("sub", 0, address), 63), size)
         end = w.i64("add", start, w.i64("and", w.i64("sub", columns, start), -width))
@@ -462,7 +461,7 @@ def _write_square(w: LLVMWriter, vectors: Sequence[str], rows: str, offsets: Seq
 
 
 def _lanes_where(w: LLVMWriter, relation: str, x: str) -> str:
-    """A mask of the lanes whose number is in that relation to x."""
+    """A mask of the lanes whose index is in that relation to x."""
     n = w.target.lanes
     first = w.op(f"insertelement <{n} x i64> poison, i64 {x}, i64 0")
     every = w.op(f"shufflevector <{n} x i64> {first}, <{n} x i64> poison, <{n} x i32> zeroinitializer")
@@ -470,12 +469,12 @@ def _lanes_where(w: LLVMWriter, relation: str, x: str) -> str:
 
 
 def streams(T: Target) -> bool:
-    """Whether a vector fills a cache line, and can be written past the cache."""
+    """Whether a vector fills a cache line, so that it can bypass the cache when written."""
     return T.x86 and T.lanes * T.size == 64
 
 
 def _shuffle(w: LLVMWriter, a: str, b: str, picks: Sequence[int], lanes: int) -> str:
-    """Entries picked from two vectors of `lanes` numbers; the second's are numbered from `lanes` on."""
+    """Entries picked from two vectors of `lanes` numbers; those of the second are numbered from `lanes` on."""
     vector = f"<{lanes} x {w.target.scalar}>"
     mask = ", ".join(f"i32 {k}" for k in picks)
     return w.op(f"shufflevector {vector} {a}, {vector} {b}, <{len(picks)} x i32> <{mask}>")

@@ -1,6 +1,6 @@
 """A function of a few scalars, compiled to a gufunc that runs it on many numbers at once.
 
-For work without a recurrence, the lanes of a vector are whatever the batch axis is: links of a chain, segments, levels.
+For work without a recurrence, the lanes of a vector are the entries of any batch axis: links, segments, levels.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[i
                       key: Any = None) -> Any:  # fmt: skip
     """A gufunc with the core dimensions of `inputs` and of the function's result; batch axes broadcast.
 
-    `key`: all that determines the function, beside torsor's sources. With it, the function is traced only if its code
-    is not on disk.
+    `key`: everything that determines the function, besides torsor's sources. With a key, the function is traced only if
+    its code is not on disk.
     """
     traced = lru_cache(1)(lambda: trace(function, inputs))
     return _kernel(traced, inputs, dtype, function.__name__, function.__doc__ or "", key)
 
 
 def compile_code(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str, name: str, doc: str = "") -> Any:
-    """The same from the tape of the function."""
+    """The same, from the tape of the function."""
     return _kernel(lambda: code, inputs, dtype, name, doc)
 
 

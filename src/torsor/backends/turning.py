@@ -1,6 +1,6 @@
-"""The code that turns rows of numbers into vectors of states, and back: compiled once, for all kernels.
+"""The code that transposes rows of numbers to vectors of states and back, compiled once for all kernels.
 
-Kernels find it by the `runtime` words (`compiler/abi.py`). In each kernel anew it would take 30 ms to compile.
+Kernels find it through the `runtime` words (`compiler/abi.py`). Inside each kernel it would take 30 ms to compile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ llvm, llvm_entry = Later("torsor.backends.llvm"), Later("torsor.backends.llvm_en
 
 @functools.cache
 def provide(lanes: int, bits: int) -> codegen.Loaded | None:
-    """Make the code for vectors of so many numbers known to kernels, before the first of them runs."""
+    """Provide the code for vectors of this many numbers, before the first kernel runs."""
     if lanes == 1:
         return None  # a single state is read and written in place
 

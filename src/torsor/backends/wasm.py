@@ -1,11 +1,11 @@
-"""WebAssembly: functions of a model as one module that any browser and any Node runs, made by LLVM alone.
+"""WebAssembly: functions of a model as one module for any browser and for Node, made by LLVM alone.
 
-LLVM's object file for wasm32 is almost a module: it holds final indices and addresses, because nothing is left to link.
-`finished` turns its imported memory and stack pointer into the module's own, and adds exports and data. Only the sine
+LLVM's object file for wasm32 is almost a module: its indices and addresses are final, because nothing is left to link.
+`finished` replaces its imported memory and stack pointer by the module's own, and adds exports and data. Only the sine
 and the cosine of large angles are imported.
 
-A `Module` is a memory with arrays in it and procedures without arguments: calls of kernels on these arrays, one after
-the other. The kernels are those of the CPU for a single state, without fused multiply-adds, which WebAssembly lacks.
+A `Module` is a memory with arrays, and procedures without arguments: sequences of calls of kernels on these arrays.
+The kernels are those of the CPU for a single state, without fused multiply-adds, which WebAssembly lacks.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 TRIPLE = "wasm32-unknown-unknown"
-# Arrays begin here. The stack grows down from here; below it are the few constants of the code.
+# The start of the arrays. The stack grows down from here; below it are the few constants of the code.
 START, STACK_ROOM = 1 << 20, 1 << 19
 PAGE, LINE = 65536, 64  # bytes
-MOST_BYTES = 1 << 30  # of memory, which all browsers give
+MOST_BYTES = 1 << 30  # of memory, which all browsers provide
 
 
 def target(bits: int) -> Target:
-    """One state, no multiply-add that rounds once."""
+    """One state, without multiply-adds that round once."""
     return Target(1, bits, fma=False, x86=False)
 
 
@@ -113,15 +113,14 @@ class WasmArray(NamedTuple):
     strides: Shape
 
     def part(self, begin: int, *shape: int) -> WasmArray:
-        """Numbers from a place on, of an array without gaps."""
+        """A part of an array without gaps, from an index on."""
         size = self.strides[-1]
         strides = tuple(size * prod(shape[k + 1 :]) for k in range(len(shape)))
         return WasmArray(self.at + begin * size, shape, strides)
 
 
 class KernelCall(NamedTuple):
-    """A kernel on its inputs and outputs; those with one axis more than the kernel's have a row for each of several
-    states."""
+    """A kernel with its inputs and outputs; arrays with one axis more than the kernel's have one row per state."""
 
     kernel: WasmKernel
     arrays: Sequence[WasmArray]
@@ -131,14 +130,14 @@ class KernelCall(NamedTuple):
 
 
 class Module:
-    """Arrays and procedures, collected; `to_bytes` is the module."""
+    """Collects arrays and procedures; `to_bytes` makes the module."""
 
     def __init__(self) -> None:
         self.image = bytearray()
         self.procedures: dict[str, Sequence[KernelCall]] = {}
 
     def array(self, x: Any) -> WasmArray:
-        """Numbers that are in memory from the beginning."""
+        """An array with initial numbers."""
         x = np.ascontiguousarray(x)
         self.image.extend(bytes(-len(self.image) % LINE))
         at = START + len(self.image)
@@ -156,19 +155,19 @@ class Module:
         self.procedures[name] = calls
 
     def export(self, name: str, kernel: WasmKernel, inputs: Mapping[str, WasmArray] | None = None) -> Exported:
-        """Define a procedure that calls a kernel once, on arrays of its own, or on these."""
+        """Define a procedure that calls a kernel once, on new arrays or on these."""
         given = {key: (inputs or {}).get(key) or self.zeros(shape, kernel.bits) for key, shape in kernel.inputs.items()}
         out = self.zeros(kernel.outputs["out"], kernel.bits)
         self.define(name, [KernelCall(kernel, [*given.values(), out])])
         return Exported(given, out)
 
     def to_bytes(self, about: str = "") -> bytes:
-        """The module; `about` is a text in it that nobody runs."""
+        """The module; `about` is a text stored in it."""
         calls = [call for calls in self.procedures.values() for call in calls]
         kernels = dict.fromkeys(call.kernel for call in calls)
         words = {kernel: self._words(kernel.data) for kernel in kernels}
         arguments = [(words[call.kernel], *self._arguments(call)) for call in calls]
-        work = START + len(self.image) + -len(self.image) % LINE  # behind everything else
+        work = START + len(self.image) + -len(self.image) % LINE  # after everything else
         end = work + max((int(kernel.data.words[0]) for kernel in kernels), default=0) + LINE
         functions, texts = {}, []
         for k, kernel in enumerate(kernels):
@@ -186,14 +185,15 @@ class Module:
         return finished(_object(ir), list(self.procedures), bytes(self.image).rstrip(b"\0"), end, about)
 
     def _words(self, data: KernelData) -> int:
-        """Where the words of a kernel are; addresses become those of this memory, in 8 bytes of which 4 are read."""
+        """The address of a kernel's words; their addresses become those of this memory, in 8 bytes of which 4 are
+        read."""
         words, packing = data.words.copy(), data.packing
         for x in (*data.owned, *((packing.columns, packing.entries, packing.products) if packing else ())):
             words[data.words == x.ctypes.data] = self.array(x).at
         return self.array(words).at
 
     def _arguments(self, call: KernelCall) -> tuple[int, int, int]:
-        """Where a call's addresses and strides are, and for how many states it is made."""
+        """The positions of a call's addresses and strides, and its number of states."""
         arrays = call.arrays
         several = [len(x.shape) > len(shape) for x, shape in zip(arrays, call.kernel.shapes)]
         count = max((x.shape[0] for x, one in zip(arrays, several) if one), default=1)
@@ -204,7 +204,7 @@ class Module:
 
 
 class Exported(NamedTuple):
-    """Where the inputs and the output of an exported kernel are."""
+    """The inputs and the output of an exported kernel."""
 
     inputs: dict[str, WasmArray]
     out: WasmArray
@@ -259,7 +259,7 @@ I32, MUTABLE, I32_CONST, END = 0x7F, 1, 0x41, 0x0B
 def finished(code: bytes, names: Sequence[str], image: bytes, end: int, about: str = "") -> bytes:
     """A module from LLVM's object file, with the exports `names` and "memory".
 
-    Its memory has `end` bytes; `image` begins at START, and the stack ends there.
+    Its memory has `end` bytes; `image` starts at START, where the stack ends.
     """
     sections, symbols = _sections(code)
     if _end_of_data(sections.get(DATA, b"\0")) > START - STACK_ROOM:
@@ -285,7 +285,7 @@ def finished(code: bytes, names: Sequence[str], image: bytes, end: int, about: s
 
 
 class _Bytes:
-    """What is left to be read of a text of bytes."""
+    """A reader of bytes."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -320,7 +320,7 @@ def _rows(section: bytes) -> _Rows:
 
 
 def _sections(code: bytes) -> tuple[dict[int, bytes], dict[str, int]]:
-    """The sections without custom ones, and the index of every function that has a name."""
+    """The sections without custom ones, and the index of every named function."""
     r, found, symbols = _Bytes(code, 8), {}, {}
     while r.at < len(code):
         kind, content = r.take(1)[0], r.take(r.number())
@@ -354,7 +354,7 @@ def _functions_by_name(r: _Bytes) -> dict[str, int]:
 
 
 def _imported_functions(section: bytes) -> tuple[list[bytes], bool]:
-    """The rows of the functions that are imported, and whether the stack pointer is."""
+    """The rows of the imported functions, and whether the stack pointer is imported."""
     r, functions, has_stack = _Bytes(section), [], False
     for _ in range(r.number()):
         begin = r.at
@@ -374,7 +374,7 @@ def _imported_functions(section: bytes) -> tuple[list[bytes], bool]:
 
 
 def _end_of_data(section: bytes) -> int:
-    """The first address behind the constants of the code."""
+    """The first address after the constants of the code."""
     r, end = _Bytes(section), 0
     for _ in range(r.number()):
         r.take(2)  # active, of memory 0; i32.const
@@ -399,5 +399,5 @@ def _leb(n: int) -> bytes:
 
 
 def _signed(n: int) -> bytes:
-    """A number that is not negative, in signed LEB128: bit 6 of the last byte is its sign."""
+    """A nonnegative number in signed LEB128: bit 6 of the last byte is its sign."""
     return bytes([n]) if n < 64 else bytes([n & 127 | 128]) + _signed(n >> 7)

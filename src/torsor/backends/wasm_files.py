@@ -98,7 +98,7 @@ class WasmFunction:
         ]
         if parts := request.parts:
             shapes = ", ".join(f"{name} {shape}" for name, shape in parts.items())
-            lines.append(f"  {'':<12} {'':>6} one behind the other: {shapes}")
+            lines.append(f"  {'':<12} {'':>6} one after the other: {shapes}")
         return [*lines, "", *joint_table(model)]
 
     def script(self) -> str:
@@ -137,7 +137,7 @@ class WasmFunction:
 """
 
     def files(self, states: Sequence[NDArray[Any]], expected: NDArray[Any], last: str) -> dict[str, str | bytes]:
-        """The content of each file; `last`: who wrote it, and when."""
+        """The content of each file; `last`: the version and time of writing."""
         end = f"/* {last} */\n"
         return {
             f"{self.name}.wasm": self.module,

@@ -1,7 +1,7 @@
 """From an algorithm and a model to intermediate code.
 
-request   what to compute, and when to unroll the code;  store: what has been made for a model
-frames    a model re-expressed so that placements are screws and axes are z (fewer operations)
+request   what to compute, and when to unroll the code;  store: the programs made for a model
+frames    a model re-expressed so that placements are screws and axes are on z (fewer operations)
 tape      expressions recorded as a list of operations, each computed once
 trace     an algorithm and a model -> tapes: unrolled over one model, or one per pass and joint type
 derivatives  from the code of an algorithm to that of its jvp and vjp: straight line;  loop_derivatives: loops

@@ -3,15 +3,14 @@
     data     scratch bytes per lane | runtime | bodies | freedoms | flags | body where a climb starts | constants |
              index | base | the packing of a matrix: places, columns, entries, second, products and their number |
              the sizes of the axes of all arrays
-    index    eight int32 per body: kind, parent, first q, first v, flags, freedoms, place of its constants, place of its
+    index    eight int32 per body: kind, parent, first q, first v, flags, freedoms, index of its constants, index of its
              first freedom in a column
-
     base     gravity, and the placement (R, p) of the frame where a climb starts
     runtime  shared by all kernels of a process: the block of scratch memory kept between calls (see `llvm_entry.py`),
-             the addresses of the three functions of Python's C API with which a kernel raises MemoryError, that of
-             Linux's madvise, or 0, and for each type of vector that of `backends/turning.py`, once it is needed
+             the addresses of the three functions of Python's C API with which a kernel raises MemoryError, of Linux's
+             madvise or 0, and, for each vector type, of `backends/turning.py` once it is needed
 
-Straight-line code has its model built in, so it reads only the scratch bytes, the runtime and the sizes.
+Straight-line code contains its model, so it reads only the scratch bytes, the runtime and the sizes.
 """
 
 from __future__ import annotations
@@ -45,26 +44,26 @@ IS_TREE, BASE_BRANCHES = 1, 2
 INDEX_WORDS = 8
 # runtime: where the addresses for each type of vector begin, and how many there are
 TURNING, TURNINGS = 5, 8
-# scratch memory behind the sines of one state, behind their cosines and behind the angles: the longest vector
+# padding after the sines, cosines and angles of one state in scratch memory: the longest vector
 TURNS_MARGIN = 16
 
 
 class Layout(NamedTuple):
-    """How a loop kernel lays out the data of each body."""
+    """The layout of each body's data in a loop kernel."""
 
     numbers: Sequence[Sequence[str]]  # for each kind of body, the constants it reads
-    kept: int  # how many numbers a body keeps from pass to pass
-    handed: int  # the most numbers any pass hands on
-    matrix: Sequence[str] = ()  # how much of each matrix is computed: see `packing.py`
+    kept: int  # the count of numbers that a body keeps from pass to pass
+    handed: int  # the largest count of numbers that a pass hands on
+    matrix: Sequence[str] = ()  # which part of each matrix is computed: see `packing.py`
 
     def scratch(self, model: Model) -> int:
-        """How many numbers of scratch memory one state needs."""
+        """The scratch memory of one state, in numbers."""
         return self.kept * model.n + (0 if model.is_chain else self.handed * (model.n + 1))
 
 
 @dataclass(frozen=True)
 class KernelData:
-    """The words, and the arrays they point to: a model's numbers, index and base, and the packing of a matrix."""
+    """The words and the arrays that they point to: a model's numbers, index and base, and the packing of a matrix."""
 
     words: NDArray[np.int64]
     owned: tuple[NDArray[Any], ...] = ()
@@ -89,7 +88,7 @@ def runtime() -> NDArray[np.int64]:
 
 
 def turning_place(lanes: int, bits: int) -> int:
-    """The word of `runtime` for vectors of 2, 4, 8 or 16 numbers of so many bits."""
+    """The index of the `runtime` word for vectors of 2, 4, 8 or 16 numbers of this many bits."""
     return TURNING + 2 * (lanes.bit_length() - 2) + (bits == 64)
 
 
@@ -123,8 +122,8 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
     far_parents = model.parent[~chained]
     flags = np.where(chained, CHAINED, 0)
     flags[far_parents[far_parents >= 0]] |= BRANCHES
-    last_child = np.full(model.n + 1, -1)  # entry -1: the base's
-    last_child[far_parents] = np.flatnonzero(~chained)  # the last child is written last; an inward pass meets it first
+    last_child = np.full(model.n + 1, -1)  # entry -1: the base
+    last_child[far_parents] = np.flatnonzero(~chained)  # the last child is written last; an inward pass visits it first
     flags[last_child[last_child >= 0]] |= FIRST
     freedoms = model.v_start[1:] - model.v_start[:-1]
     packing = Packing.of(layout.matrix, model) if layout.matrix else None

@@ -1,4 +1,4 @@
-"""How many operations a program does."""
+"""Exact operation counts of programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def operations_of(code: Code | LoopCode, frames: Framed, frame: Frame | None) ->
             total = total + Operations.of(code.columns.codes[int(kind)]) * int(times)
     elif code.columns:
         freedoms = np.ones(model.n, int) if code.columns.per_body else np.diff(model.v_start)
-        below = np.zeros(model.n, np.int64)  # freedoms that each body carries: how many climbs pass through it
+        below = np.zeros(model.n, np.int64)  # freedoms that each body carries: the number of climbs through it
         for i in range(model.n - 1, -1, -1):
             if model.parent[i] >= 0:
                 below[model.parent[i]] += below[i] + freedoms[i]
@@ -43,9 +43,9 @@ def operations_of(code: Code | LoopCode, frames: Framed, frame: Frame | None) ->
             total = total + _climbed(code.columns, c, times, on_base)
         for (kind, _), c in code.columns.starts.items():
             total = total + _climbed(code.columns, c, int(bodies[kind]), int((frames.kind[root] == kind).sum()))
-        if code.columns.outward:  # for a symmetric matrix, only the bodies up to the column's own
-            asked = np.cumsum(freedoms[::-1])[::-1] if code.packing == ("symmetric",) else np.full(model.n, model.nv)
-            for c, times in zip(code.columns.outward.codes, *_by_kind(frames, asked)):
+        if code.columns.outward:  # for a symmetric matrix, only the bodies up to that of the column
+            visits = np.cumsum(freedoms[::-1])[::-1] if code.packing == ("symmetric",) else np.full(model.n, model.nv)
+            for c, times in zip(code.columns.outward.codes, *_by_kind(frames, visits)):
                 total = total + Operations.of(c) * times
         if "product" in code.packing:
             shared = Packing.of(code.packing, model).sums
@@ -59,7 +59,7 @@ def _by_kind(frames: Framed, *counts: NDArray[np.int64]) -> list[list[int]]:
 
 
 def _climbed(columns: LoopColumns, code: Code, times: int, on_base: int) -> Operations:
-    """The operations of a step of a climb: taken `times` times, `on_base` of them at a body on the base."""
+    """The operations of a climb step that runs `times` times, `on_base` of them at a root body."""
     if not columns.hands_much:
         return Operations.of(code) * times
     own, handing = columns.parts(code)

@@ -2,10 +2,10 @@
 
     jvp   the tangent of the output, for given tangents of the inputs            dy = J dx
     vjp   the cotangents of the inputs, for a given cotangent of the output      x~ = J^T y~
-    gradient   of a number: the vjp by one input, for the cotangent 1
+    gradient   of a number: the vjp with respect to one input, for the cotangent 1
 
 None is written by hand: `tape_derivatives` and `loop_derivatives` transform the intermediate code of the algorithm.
-This file says what they take and return.  Tangents and cotangents of q are along the directions of v: dq = N(q) dx
+This file defines their inputs and outputs.  Tangents and cotangents of q are along the directions of v: dq = N(q) dx
 (`Joint.tangent`).
 """
 
@@ -24,8 +24,8 @@ from torsor.outputs import Cotangent, Gram, Output, Path, Response, Several, mat
 from torsor.reference import evaluate
 from torsor.sweeps import Algorithm, Columns
 
-# By algorithm with M x = right-hand side: the one that solves M x = b in the same way.  In straight-line code such an x
-# is differentiated as a solution: M dx = d(right-hand side) - d(M x).
+# For each algorithm with M x = right-hand side: the algorithm that solves M x = b in the same way.  In straight-line
+# code such an x is differentiated as a solution: M dx = d(right-hand side) - d(M x).
 SOLVERS: dict[Algorithm, Algorithm] = {
     articulated.forward_dynamics: articulated.mass_solve,
     articulated.mass_solve: articulated.mass_solve,
@@ -41,7 +41,7 @@ SOLVERS: dict[Algorithm, Algorithm] = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Derivative(Algorithm):
-    """`primal` differentiated; mode "vjp", "jvp" or "gradient"; wrt: the inputs and parameters by which."""
+    """The derivative of `primal`; mode "vjp", "jvp" or "gradient"; wrt: the inputs and parameters to differentiate."""
 
     primal: Algorithm
     mode: str
@@ -49,7 +49,7 @@ class Derivative(Algorithm):
 
     @property
     def has_loops(self) -> bool:
-        """A jvp follows climbs; a vjp would have to return along them.  Products of columns have no tangents."""
+        """A jvp can follow climbs; a vjp would have to return along them.  Products of columns have no tangents."""
         products = any(isinstance(matrix, Gram | Response) for matrix in matrices_of(self.output))
         return self.primal.has_loops and (self.primal.columns is None or (self.mode == "jvp" and not products))
 
@@ -59,7 +59,7 @@ class Derivative(Algorithm):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The numbers of the model by which this or the primal is differentiated."""
+        """The parameters of the model with respect to which this or the primal is differentiated."""
         inner = self.primal.parameters if isinstance(self.primal, Derivative) else ()
         return tuple(dict.fromkeys((*inner, *(name for name in self.wrt if name in PARAMETERS))))
 
@@ -71,7 +71,7 @@ class Derivative(Algorithm):
 
 @functools.cache
 def derivative(primal: Algorithm, mode: str, wrt: tuple[str, ...]) -> Derivative:
-    """The same object for the same arguments: algorithms are compared by identity."""
+    """The derivative, the same object for the same arguments: algorithms are compared by identity."""
     known = (*primal.inputs, *primal.options, *PARAMETERS)
     for name in wrt:
         if name not in known or name.startswith(COTANGENT):
@@ -94,18 +94,18 @@ def derivative(primal: Algorithm, mode: str, wrt: tuple[str, ...]) -> Derivative
 
 
 def takes_frame(algorithm: Algorithm) -> bool:
-    """Whether it concerns a frame of the machine: it is a Jacobian, or the derivative of one."""
+    """Whether the algorithm takes a frame: it is a Jacobian, or the derivative of one."""
     return isinstance(root_of(algorithm).output, Path)
 
 
 def root_of(algorithm: Algorithm) -> Algorithm:
-    """What is differentiated, once or twice."""
+    """The algorithm that is differentiated, once or twice."""
     return root_of(algorithm.primal) if isinstance(algorithm, Derivative) else algorithm
 
 
 @functools.cache
 def axes_of(algorithm: Algorithm) -> tuple[str, ...]:
-    """The axes of an algorithm's output: n, nv or a size.  It is run once, on a machine with sizes of its own."""
+    """The axes of an algorithm's output: n, nv or a size.  It is run once, on a machine with distinct sizes."""
     if isinstance(algorithm.output, Cotangent):
         return tuple(map(str, algorithm.output.place.axes))
     if isinstance(algorithm, Derivative):

@@ -1,12 +1,12 @@
 """A model re-expressed in frames that make its equations short.
 
 Results do not depend on the frames in which bodies are described (Ploen & Park 1999, section II.C), but operation
-counts do.  Here every joint axis is put on z and every placement is written as screws about z, x and z,
+counts do.  Here every joint axis is on z and every placement is written as screws about z, x and z,
 
     f = [screw_z(gamma, s)] [shift_y(b)] screw_x(alpha, a) screw_z(theta, d) exp(q)     (Denavit & Hartenberg 1955).
 
-For one child of every axial joint, the first screw is absorbed into the parent's own frame.  For an axial joint,
-theta and d are absorbed into its motion.  Axes that are nearly parallel have no usable common normal; for them d is
+For one child of every axial joint, the first screw is absorbed into the parent's frame.  For an axial joint,
+theta and d are absorbed into its motion.  Nearly parallel axes have no usable common normal; for them d is
 zero, and a shift b along y replaces it.
 
 Rounding noise is set to zero (`torsor.model.rounding`), relative to the size of one placement or of one inertia.
@@ -39,10 +39,10 @@ from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial, small_
 
 Array = NDArray[Any]
 
-# The origin of a body may move along its axis by this many times the body's size.  Its inertia about an origin further
-# away would have lost more than four digits.
+# The origin of a body may move along its axis by this many times the body's size.  About an origin farther away, its
+# inertia would lose more than four digits.
 FAR = 100.0
-# The foot of the common normal of two axes is ill-determined below this sine of their angle.
+# Below this sine of the angle between two axes, the foot of their common normal is ill conditioned.
 NEARLY_PARALLEL = 0.1
 
 # The range of float32 (1e-38 to 3e38), with a margin for the seven digits and the products that a computation needs.
@@ -51,7 +51,7 @@ SINGLE_RANGE = 1e-30, 1e30
 SYMMETRIC = ("xx", "xy", "xz", "yy", "yz", "zz")
 UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
 
-# The numbers of a body that are inputs of a program, where models of a batch differ in them.
+# The numbers of a body that become inputs of a program if the models of a batch differ in them.
 GIVEN = {
     "inertias": ("m", "hx", "hy", "hz", *(f"S{label}" for label in SYMMETRIC)),
     "placements": (
@@ -66,10 +66,10 @@ class Kind(NamedTuple):
     """The joint's type and the form of its placement: together they determine the code of a step."""
 
     joint: str
-    form: str  # the axes of its screws, y stands for a pure shift: "xz", "yxz", "zxz" or "zyxz"
+    form: str  # the axes of its screws, y for a pure shift: "xz", "yxz", "zxz" or "zyxz"
     rotors: bool = False  # whether its joint has an armature
     known: tuple[tuple[str, float], ...] = ()  # the zeros and right angles that its bodies share (`structured`)
-    root: bool = False  # whether it is known that its bodies stand on the base (`compact`)
+    root: bool = False  # whether its bodies are known to be roots, with the base as parent (`compact`)
 
     def __str__(self) -> str:
         known = f", {len(self.known)} numbers known" if self.known else ""
@@ -115,7 +115,7 @@ class Framed:
 
 
 class FramedLink(Link):
-    """A link in its short frame; its numbers are floats (unrolled code) or symbols (loops)."""
+    """A link in its short frame; the numbers are floats (unrolled code) or symbols (loops)."""
 
     numbers: Mapping[str, Scalar]
     form: str
@@ -134,17 +134,17 @@ class FramedLink(Link):
     @classmethod
     def changed(cls, kind: Kind, numbers: dict[str, Scalar], *, inertia: Vec | None = None,
                 placement: Vec | None = None) -> FramedLink:  # fmt: skip
-        """A link whose model is changed by `torsor.inputs.PARAMETERS`: by what derivatives are taken."""
+        """A link with changed `torsor.inputs.PARAMETERS`, which derivatives use."""
         link = cls.of(kind, numbers if inertia is None else ChainMap(with_inertia(numbers, inertia), numbers))
         if placement is not None:
             object.__setattr__(link, "M", Product((link.M, link._moved(Spatial.of(placement)))))
         return link
 
     def _moved(self, xi: Spatial) -> Rigid:
-        """exp of a twist between placement and joint, to second order; it is given in the caller's frames.
+        """exp of a twist between placement and joint, to second order; the twist is given in the caller's frames.
 
-        There the joint is placed at M exp(S q), and here at M' E(q).  M' ends in the frame X with X E(q) = exp(S q) Q,
-        Q being this link's frame.
+        There the joint is placed at M exp(S q), here at M' E(q).  M' ends in the frame X with X E(q) = exp(S q) Q,
+        where Q is this link's frame.
         """
         x = self.numbers
         xi = self._frame.Ad_inv(xi)
@@ -157,7 +157,7 @@ class FramedLink(Link):
         if not isinstance(joint, Axial):
             return super().exp(q)
         angle, shift = joint.motion(q, self.pitch)
-        c, s = x["ct"], x["st"]  # of theta; angle + theta would lose the digits of theta where the angle is large
+        c, s = x["ct"], x["st"]  # of theta; angle + theta would lose the digits of theta at large angles
         if joint.turns:
             cq, sq = cos(angle), sin(angle)
             c, s = cq * c - sq * s, sq * c + cq * s
@@ -204,7 +204,7 @@ def _symmetric(x: Mapping[str, Scalar], name: str) -> Mat:
 
 
 def with_inertia(x: Mapping[str, Scalar], more: Vec) -> dict[str, Scalar]:
-    """The inertial numbers of a body with more inertia: m, h and I about the origin, in the caller's frame of it."""
+    """The inertial numbers of a body with added inertia: m, h and I about the origin of the caller's body frame."""
     m, h, (xx, xy, xz, yy, yz, zz) = more[0], Vec(*more[1:4]), more[4:]
     half = (xx + yy + zz) * 0.5
     S = Mat((half - xx, -xy, -xz), (-xy, half - yy, -yz), (-xz, -yz, half - zz))
@@ -227,7 +227,7 @@ def _about_axes(S: Mat) -> Mat:
 
 
 def framed(model: Model, body_frames: BodyFrames | None = None) -> Framed:
-    """The model in its short frames, once per model; the structure of a large one is part of its kinds.
+    """The model in its short frames, cached per model; the kinds of a large model include its structure.
 
     `body_frames`: the caller's frames of the bodies, if they are not the model's.
     """
@@ -240,7 +240,7 @@ def framed(model: Model, body_frames: BodyFrames | None = None) -> Framed:
 
 
 def short_frames(model: Model) -> Framed:
-    """The model in its short frames, once per model: a million bodies take seconds."""
+    """The model in its short frames, cached per model: a million bodies take seconds."""
     return store(model).once("short frames", lambda: reframe(model))
 
 
@@ -251,9 +251,9 @@ def straight_line_frames(model: Model, body_frames: BodyFrames | None = None) ->
 
 
 def in_body_frames(short: Framed, body_frames: BodyFrames) -> Framed:
-    """The same short frames, seen from other frames of the caller.
+    """The same short frames, with other frames of the caller.
 
-    What is computed does not change: only what belongs to bodies, when it comes in or goes out, is written in Q.
+    The computation does not change: only the inputs and outputs of bodies are expressed in Q.
     """
     x, turn, shift = short.numbers, body_frames.Q[:, :3, :3], body_frames.Q[:, :3, 3]
     R = np.array([[x[f"Q{i}{j}"] for j in range(3)] for i in range(3)]).transpose(2, 0, 1)
@@ -268,7 +268,7 @@ def reframe(model: Model) -> Framed:
     axial = np.array([j.axial for j in JOINTS])[model.joint]
     parent = model.parent
     A = axis_to_z(np.where(axial[:, None], model.axis, (0.0, 0.0, 1.0)))
-    A_parent = np.concatenate([A, np.eye(3)[None]])[parent]  # the base is entry -1
+    A_parent = np.concatenate([A, np.eye(3)[None]])[parent]  # entry -1: the base
     R = product(product(transposed(A_parent), model.R), A)
     p = turned(transposed(A_parent), model.p)
     x = _screws(R, p)
@@ -276,7 +276,7 @@ def reframe(model: Model) -> Framed:
     # the first screw of one child of every axial joint goes into that joint's own frame
     absorbed = absorbed_children(model)
     own = (absorbed >= 0) & axial & (np.abs(x.s[absorbed]) <= FAR * _sizes(model))
-    c, sine, s, s_terms = np.zeros((4, n + 1))  # entry -1: the base, never turned
+    c, sine, s, s_terms = np.zeros((4, n + 1))  # entry -1: the base, never rotated
     c[:] = 1.0
     for moved, screws in ((c, x.gamma.c), (sine, x.gamma.s), (s, x.s), (s_terms, x.terms)):
         moved[:n][own] = screws[absorbed[own]]
@@ -311,11 +311,11 @@ def reframe(model: Model) -> Framed:
     return Framed(model, kinds, place[pair], numbers)
 
 
-# The code of loops leaves out products with zeros and with cosines of right angles, if all bodies of a kind have them
+# The code of loops omits products with zeros and with cosines of right angles, if all bodies of a kind have them
 # in the same places: a chain with right angles takes 0.6 times the operations.  But loops for general numbers serve
-# more machines, so only machines too large for straight-line code (`request.PATIENT`) have kinds of their own.
+# more machines, so only machines too large for straight-line code (`request.PATIENT`) get their own kinds.
 LARGE = 40
-RARE = 1 / 5  # of the bodies: a pattern rarer than this is no kind of its own
+RARE = 1 / 5  # of the bodies: a pattern rarer than this gets no kind
 ANGLES = ("cg", "sg", "ca", "sa", "ct", "st", *(f"Q{i}{j}" for i in range(3) for j in range(3)))
 DIVIDING = [
     (name, 0.0) for name in ("cg", "sg", "s", "b", "ca", "sa", "a", "st", "d0", "hx", "hy", "hz", "Sxy", "Sxz", "Syz")
@@ -324,7 +324,7 @@ DIVIDING += [(name, value) for name in ("cg", "sg", "ca", "sa") for value in (1.
 
 
 def divided(framed: Framed) -> Framed:
-    """Kinds of their own for bodies of a large machine with zeros in the same places."""
+    """The same, with a separate kind for bodies of a large machine that have zeros in the same places."""
     if framed.model.n <= LARGE:
         return framed
     bits = sum((framed.numbers[name] == value).astype(np.int64) << k for k, (name, value) in enumerate(DIVIDING))
@@ -347,8 +347,8 @@ def structured(framed: Framed) -> Framed:
 
 
 def compact(framed: Framed) -> Framed:
-    """The same for loops of few operations, which serve no other machine: a kind for every type of joint, and for those
-    of several freedoms another on the base, where the elimination of the joint is not needed."""
+    """The same for loops of few operations that serve only this machine: a kind per joint type, and a second kind for
+    root bodies with joints of several freedoms, where the elimination of the joint is not needed."""
     model = framed.model
     form, rotors = (np.array(x)[framed.kind] for x in zip(*((FORMS.index(k.form), k.rotors) for k in framed.kinds)))
     root = (model.parent < 0) & (np.diff(model.v_start) > 1)
@@ -362,7 +362,7 @@ def compact(framed: Framed) -> Framed:
 
 
 def _knowing(framed: Framed) -> Framed:
-    """Tell the kinds which zeros, and ones among cosines, all their bodies have."""
+    """Add to the kinds the zeros, and the ones among cosines, that all their bodies share."""
     present, kind = np.unique(framed.kind, return_inverse=True)
     order = np.argsort(kind, kind="stable")
     starts = np.searchsorted(kind[order], np.arange(len(present)))
@@ -379,19 +379,19 @@ def _knowing(framed: Framed) -> Framed:
 
 
 def absorbed_children(model: Model) -> Array:
-    """For each body, the child whose first screw goes into its frame if its joint has an axis; -1 without children."""
+    """For each body, the child whose first screw its frame absorbs if its joint has an axis; -1 without children."""
     absorbed = np.full(model.n, -1)
     children = np.flatnonzero(model.parent >= 0)[::-1]
-    absorbed[model.parent[children]] = children  # the first child wins, being written last
+    absorbed[model.parent[children]] = children  # written in reverse order, so the first child wins
     return absorbed
 
 
 def regroup(framed: Framed) -> Framed:
     """The same joint dynamics with sparser inertias (Gautier & Khalil 1990).
 
-    If a joint only turns, its rotation does not affect its body's mass, first moment along the axis and second moment
-    along the axis.  These quantities can be moved to the parent, and this function moves them.  That saves 5 to 15 %
-    of the operations but costs a little accuracy with every body, so only unrolled code of a few bodies uses it.
+    If a joint only rotates, its rotation does not affect its body's mass, first moment along the axis and second moment
+    along the axis.  This function moves these quantities to the parent.  That saves 5 to 15 % of the operations but
+    costs a little accuracy with every body, so only unrolled code of a few bodies uses it.
     """
     x = {name: values.copy() for name, values in framed.numbers.items()}
     model = framed.model
@@ -420,14 +420,14 @@ FORMS = ("xz", "yxz", "zxz", "zyxz")
 
 
 class _Turn(NamedTuple):
-    """Turns about z, by their cosines and sines."""
+    """Rotations about z, by their cosines and sines."""
 
     c: Array
     s: Array
 
     @classmethod
     def towards(cls, x: Array, y: Array) -> _Turn:
-        """From the x axis to (x, y); none where both are zero."""
+        """From the x axis to (x, y); the identity if both are zero."""
         size = length(x, y)
         safe = np.where(size > 0, size, 1.0)
         return cls(np.where(size > 0, x / safe, 1.0), y / safe)
@@ -455,7 +455,7 @@ class _Screws(NamedTuple):
     theta: _Turn
     d: Array
     b: Array
-    terms: Array  # the size of the numbers that s and d are sums of
+    terms: Array  # the size of the terms whose sums are s and d
 
 
 def _screws(R: Array, p: Array) -> _Screws:
@@ -519,9 +519,9 @@ def _rotors(model: Model) -> dict[str, Array]:
 
 
 def _second_moment(I: Array) -> Array:
-    """tr(I)/2 1 - I, without loss of digits: S_xx = ((larger of I_yy and I_zz) - I_xx) + (the smaller), all halved.
+    """tr(I)/2 1 - I, without loss of digits: S_xx = ((the larger of I_yy and I_zz) - I_xx + the smaller) / 2.
 
-    The two largest moments of a body differ by at most a factor of two, so that their difference is exact.
+    The two largest moments of a body differ by at most a factor of two, so their difference is exact.
     """
     S = -I
     for k in range(3):

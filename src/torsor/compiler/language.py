@@ -1,8 +1,8 @@
 """The interface to a target language: operations on numbers, integers, loops and choices.
 
-This module decides the order in which the operations of a tape are written, and which of them are fused.  The decision
-is the same for the CPU and the GPU, so that both round alike.  A product that only one sum uses is fused with it (a
-multiply-add, rounded once); compilers are not allowed to fuse anything else.
+This module decides in which order the operations of a tape are written, and which of them are fused.  The decision
+is the same for the CPU and the GPU, so that both round in the same way.  A product that only one sum uses is fused with
+it (a multiply-add, rounded once); compilers must not fuse anything else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TurnOf = Callable[[Any], tuple[str, str] | None]  # from an input to its sine an
 
 @dataclass
 class Loop:
-    """A loop being written: its body sets `next`, `again` and `carry`."""
+    """A loop while it is written: its body sets `next`, `again` and `carry`."""
 
     i: str
     carried: list[str]
@@ -37,9 +37,9 @@ class Loop:
 
 
 class Language(ABC):
-    """How code is written.  A value is given by its name, or by the text of a constant."""
+    """Writes code in a target language.  A value is a name, or the text of a constant."""
 
-    multiply_adds = True  # whether the machine has them
+    multiply_adds = True  # whether the target has them
 
     @abstractmethod
     def const(self, x: float) -> str: ...
@@ -67,7 +67,7 @@ class Language(ABC):
 
     @abstractmethod
     def loop(self, name: str, first: Int, carried: Sequence[str] = ()) -> AbstractContextManager[Loop]:
-        """A loop that runs at least once, with numbers that it carries from one iteration to the next."""
+        """A loop that runs at least once and carries numbers from one iteration to the next."""
 
     @abstractmethod
     def when(self, condition: str, values: Sequence[str], otherwise: Callable[[], Sequence[str]]) -> list[str]:
@@ -75,7 +75,7 @@ class Language(ABC):
 
     @abstractmethod
     def switch(self, selector: Int, cases: Sequence[tuple[int, Callable[[], Sequence[str]]]]) -> list[str]:
-        """The values computed by the case that the selector names."""
+        """The values computed by the selected case."""
 
     def unless(self, condition: str, action: Callable[[], Any]) -> None:
         def nothing() -> Sequence[str]:
@@ -93,10 +93,10 @@ class Language(ABC):
     # -- tapes
 
     def emit(self, code: Code, value_of: Callable[[Any], str], turn_of: TurnOf | None = None) -> dict[Any, str]:
-        """Write a tape; `value_of` names its inputs, `turn_of` the sine and cosine of inputs that have been computed.
-        Returns its outputs.
+        """Write a tape and return its outputs.
 
-        Sines and cosines are written first, all together.  If angles depend on other sines, they are written in waves.
+        `value_of` names the inputs, `turn_of` the sine and cosine of inputs for which these have been computed.  Sines
+        and cosines are written first, all together.  If angles depend on other sines, they are written in waves.
         """
         nodes = code.nodes
         fused = fuse(code) if self.multiply_adds else {}
@@ -135,14 +135,14 @@ class MultiplyAdd(NamedTuple):
 
     op: str
     operands: tuple[int, int, int]  # x, y, z
-    product: int  # the node that is not written
+    product: int  # the node of the product, which is not written
 
 
 _FUSED = {"add": ("fmadd", "fmadd"), "sub": ("fnmadd", "fmsub")}  # product on the right, product on the left
 
 
 def fuse(code: Code) -> dict[int, MultiplyAdd]:
-    """The sums that are fused with a product that is used nowhere else."""
+    """The sums that are fused with a product used nowhere else."""
     nodes = code.nodes
     uses = [0] * len(nodes)
     for k in (*(k for node in nodes for k in operands(node)), *code.outputs.values()):
@@ -157,7 +157,7 @@ def fuse(code: Code) -> dict[int, MultiplyAdd]:
 
 
 def waves(nodes: Sequence[Node]) -> list[list[int]]:
-    """The angles whose sines or cosines are taken: those that need no sine, those that need only sines of these, ..."""
+    """The angles whose sines or cosines are needed: those without sines, those with only sines of the former, ..."""
     depth: list[int] = []
     for node in nodes:
         depth.append(max((depth[k] for k in operands(node)), default=0) + (node.op in TURNS))

@@ -1,16 +1,16 @@
 """Derivatives of loops: from the loops of an algorithm to those of its products with a Jacobian.
 
     jvp   the same passes, in which every scalar that is handed on or kept is followed by its tangent
-    vjp   the passes, which also keep what they were handed; then the passes in reverse order, an outward one as an
-          inward one: the cotangent of what a body handed to its children is the sum of what comes back from them
+    vjp   the passes, which also keep the scalars they were handed; then the passes in reverse order, an outward pass as
+          an inward one: the cotangent of a scalar handed to the children is the sum of the cotangents that they return
           (copies and sums are each other's transpose)
 
-Names, beside those of `trace.py` (a pass of the derivative has a number of its own):
+Names in addition to those of `trace.py` (a pass of the derivative has its own number):
 
-    ("kept", "near", k, stage)       what the pass `stage` was handed
-    ("kept", "turn", k, stage)       its sines and cosines: read, not computed again (to keep reciprocals is slower)
-    ("kept", "~" name, k, reverse)   the cotangent of what is kept, or of an input, after that reverse pass
-    ("kept", "d" name, k, stage)     the tangent of what is kept
+    ("kept", "near", k, stage)       the scalars that the pass `stage` was handed
+    ("kept", "turn", k, stage)       its sines and cosines: read, not recomputed (keeping reciprocals is slower)
+    ("kept", "~" name, k, reverse)   the cotangent of a kept value or an input, after that reverse pass
+    ("kept", "d" name, k, stage)     the tangent of a kept value
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def looped_derivative(derivative: Derivative, inputs: Sequence[str], kinds: Sequ
 
 def _with_parameters(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind],
                      parameters: Sequence[str]) -> LoopCode:  # fmt: skip
-    """Until all derivatives are taken, parameters are inputs."""
+    """The loops of an algorithm with its parameters as inputs, until all derivatives are taken."""
     if not isinstance(algorithm, Derivative):
         return looped(algorithm, (*inputs, *parameters), kinds)
     inner = [name for name in inputs if name not in algorithm.own_inputs]
@@ -60,7 +60,7 @@ def _with_parameters(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequenc
 
 
 def _at_zero(code: LoopCode) -> LoopCode:
-    """All parameters are zero; what they multiplied is dropped."""
+    """Set all parameters to zero and drop the products with them."""
 
     def at_zero(c: Code) -> Code:
         tape = Tape()
@@ -80,9 +80,10 @@ def _at_zero(code: LoopCode) -> LoopCode:
 
 
 def _without_idle(code: LoopCode) -> LoopCode:
-    """Without passes that do nothing.  A pass joins the one before if their directions agree or it hands nothing on."""
+    """Remove passes that do nothing.  A pass joins the previous one if their directions agree or it hands nothing
+    on."""
     passes: list[LoopPass] = []
-    moved: dict[int, tuple[int, int]] = {}  # by pass that became part of another: that one, and where its scalars begin
+    moved: dict[int, tuple[int, int]] = {}  # for each pass that joined another: that one, and where its scalars begin
     for p in code.passes:
         if not any(c.outputs for c in p.codes) and not p.live:
             continue
@@ -111,7 +112,7 @@ def _without_idle(code: LoopCode) -> LoopCode:
 
 
 def _joined(first: Code, second: Code, width: int) -> Code:
-    """One code that does both: the second reads what the first keeps; its own handed scalars begin at `width`."""
+    """One code for both: the second reads what the first keeps; its own handed scalars begin at `width`."""
     tape = Tape()
     before = Replay(first, tape).outputs
 
@@ -130,7 +131,7 @@ def finished(tape: Tape, outputs: Outputs) -> Code:
 
 
 class _Activity:
-    """Which scalars depend on what is differentiated by: handed on (by pass), and kept (by kind)."""
+    """Which scalars depend on the inputs to differentiate: those handed on (by pass) and those kept (by kind)."""
 
     def __init__(self, code: LoopCode, wrt: Collection[str]) -> None:
         self.wrt = wrt
@@ -145,7 +146,7 @@ class _Activity:
                 self._follow(spread.stage, start, enumerate(spread.codes))
 
     def _follow(self, stage: Any, start: Iterable[int], codes: Iterable[tuple[int, Code]]) -> None:
-        """Find what the steps (kind, code) of a pass hand on and keep, from what it starts with."""
+        """Find the active scalars that the steps (kind, code) of a pass hand on and keep, from its start values."""
         near, steps = self.near.setdefault(stage, set(start)), list(codes)
         while True:
             outputs = [(kind, self._outputs(c, self.inputs(c, kind, stage))) for kind, c in steps]
@@ -197,7 +198,7 @@ class _Forward:
         ))  # fmt: skip
 
     def _width(self, stage: Any) -> int:
-        """Where the tangents begin among the scalars handed on."""
+        """The index where the tangents begin among the scalars handed on."""
         climbs = self.primal.columns
         if climbs and stage == CLIMB:
             return 1 + max(climbs.live, default=-1)
@@ -270,7 +271,7 @@ class _Forward:
 
 @dataclass
 class _Adjoint:
-    """The adjoint of a step, while it is made."""
+    """The adjoint of a step, under construction."""
 
     tape: Tape
     outputs: Outputs
@@ -281,12 +282,12 @@ class _Reverse:
     """Loops followed by their adjoint."""
 
     def __init__(self, code: LoopCode, derivative: Derivative) -> None:
-        # only a vjp reads at the base what has arrived there before the end, and it is not differentiated again
+        # only a vjp reads at the base what arrived there before the end, and a vjp is not differentiated again
         assert not any(name[0] == "arrived" for p in code.passes for name in p.start.inputs)
         self.primal, self.derivative, self.kinds = code, derivative, range(len(code.kinds))
         self.active = _Activity(code, derivative.wrt)
         self.stage = 1 + max(p.stage for p in code.passes)  # the number of the next reverse pass
-        # by kind: where the cotangent of an input or a kept value is kept
+        # by kind: the name under which the cotangent of an input or a kept value is kept
         self.latest: list[dict[Any, Any]] = [{} for _ in code.kinds]
         self.steps: dict[int, list[_Adjoint]] = {}  # by reverse pass and kind
         self.reverse_of: dict[int, int] = {}  # the reverse pass of a pass
@@ -304,7 +305,7 @@ class _Reverse:
         )  # fmt: skip
 
     def _keeping(self, p: LoopPass) -> LoopPass:
-        """A pass that keeps what its adjoint may read; the outputs of the primal are not needed."""
+        """A pass that keeps whatever its adjoint may read; the outputs of the primal are not needed."""
         codes = []
         for c in p.codes:
             outputs = {name: i for name, i in c.outputs.items() if name[0] != "out"}
@@ -320,7 +321,7 @@ class _Reverse:
         self.reverse_of[p.stage] = stage
         start = self._start(p)
         returning = {name[1] for name, i in start.outputs.items() if start.nodes[i] != Node("const", 0.0)}
-        while True:  # which cotangents of what was handed on are not zero
+        while True:  # until the set of nonzero cotangents of handed scalars is stable
             steps = [self._step(c, kind, p, returning) for kind, c in enumerate(p.codes)]
             more = {name[1] for a in steps for name in a.outputs if name[0] == "hand"}
             if more <= returning:
@@ -336,7 +337,7 @@ class _Reverse:
         return LoopPass(not p.outward, start, (), p.live, stage)
 
     def near_of(self, p: LoopPass) -> Callable[[Tape, Any], int | None]:
-        """What a step of a pass was handed: read from memory, or computed from other scalars that were handed along."""
+        """The scalars that a step was handed: read from memory, or computed from other handed scalars."""
         if p.stage not in self.implied:
             self.implied[p.stage] = _implied(p)
         implied = self.implied[p.stage]
@@ -351,7 +352,7 @@ class _Reverse:
         return near
 
     def _start(self, p: LoopPass) -> Code:
-        """The cotangents of what arrived at the base; zero at the tips."""
+        """The cotangents of the values that arrived at the base; zero at the tips."""
         tape, found = Tape(), {}
         if self.primal.finish:
             found = self._pull_finish(tape)
@@ -359,7 +360,7 @@ class _Reverse:
         return finished(tape, {("near", k): found.get(("arrived", k, p.stage), zero) for k in p.live})
 
     def _pull_finish(self, tape: Tape) -> Outputs:
-        """The cotangents of all that the end of the computation reads at the base."""
+        """The cotangents of all values at the base that the final code reads."""
         finish = self.primal.finish
         assert finish
         again = Replay(finish, tape)
@@ -367,7 +368,7 @@ class _Reverse:
         return again.pull(summed(tape, seeds), self.active.at_base(finish))
 
     def _step(self, code: Code, kind: int, p: LoopPass, returning: Collection[int]) -> _Adjoint:
-        """The adjoint of a step, given which cotangents of what it handed on are not zero."""
+        """The adjoint of a step, given which cotangents of its handed scalars are not zero."""
         tape, latest = Tape(), self.latest[kind]
         near = self.near_of(p)
         again = Replay(code, tape, lambda name: near(tape, name), _known(code, tape, p.stage))
@@ -391,7 +392,7 @@ class _Reverse:
         return result
 
     def _put_out(self) -> None:
-        """Where the cotangent of an input is complete, it becomes an output."""
+        """Make the cotangent of an input an output where it is complete."""
         for name in self.derivative.wrt:
             if not place_of(name).per:
                 continue
@@ -413,7 +414,7 @@ class _Reverse:
         return a.tape.input(self.latest[kind][name]).i if name in self.latest[kind] else a.tape.const(0.0)
 
     def _finish(self) -> Code | None:
-        """The cotangents of what belongs to the base."""
+        """The cotangents of the inputs that belong to the base."""
         names = [name for name in self.derivative.wrt if not place_of(name).per]
         if not names:
             return None
@@ -436,13 +437,13 @@ class _Reverse:
         return ("out", name, k) if isinstance(self.derivative.output, Several) else ("out", k)
 
 
-# A handed scalar is computed again, not kept, if this many operations on other handed scalars give it.  In Newton-Euler
-# that is Omega = [dw] + [w]^2: a third of what is kept.
+# A handed scalar is recomputed, not kept, if this many operations on other handed scalars suffice.  In Newton-Euler
+# this applies to Omega = [dw] + [w]^2, a third of the kept values.
 FEW = 4
 
 
 def _implied(p: LoopPass) -> dict[int, Code]:
-    """Scalars that an outward pass hands on, as functions of others that it hands on: ("near", j) -> ("near", k)."""
+    """Scalars that an outward pass hands on, as functions of other handed scalars: ("near", j) -> ("near", k)."""
     if not p.outward:
         return {}
     implied: dict[int, Code] = {}
@@ -457,7 +458,7 @@ def _implied(p: LoopPass) -> dict[int, Code]:
 
 
 def _from_handed(code: Code, k: int, handed: Sequence[int]) -> Code | None:
-    """What a step hands on as number k, from earlier operations that it also hands on; None if that is not possible."""
+    """Scalar k that a step hands on, from earlier operations that it also hands on; None if that is not possible."""
     end, tape = code.outputs["hand", k], Tape()
     known = {code.outputs["hand", j]: j for j in reversed(handed) if code.outputs["hand", j] < end}
 
@@ -478,7 +479,7 @@ def _from_handed(code: Code, k: int, handed: Sequence[int]) -> Code | None:
 
 
 def _known(code: Code, tape: Tape, stage: int) -> dict[int, int]:
-    """Operations that the adjoint reads from memory: those that are kept, and sines and cosines."""
+    """Operations that the adjoint reads from memory: kept values, and sines and cosines."""
     known = {i: tape.input(("kept", "turn", k, stage)).i for k, i in enumerate(_turns(code))}
     for name, i in code.outputs.items():
         if name[0] == "kept" and code.nodes[i].op not in ("in", "const"):
@@ -492,7 +493,7 @@ def _turns(code: Code) -> list[int]:
 
 
 def _label(name: Any) -> str:
-    """What is kept by a pass, or an input."""
+    """The label of a kept value or an input."""
     return f"{name[1]}.{name[3]}" if name[0] == "kept" else name[0]
 
 

@@ -1,7 +1,7 @@
 """The loops of an algorithm over the bodies of a model, written once for every language.
 
-Values that one body hands to the next stay in registers if the next body is its child; only at branches do they go
-through memory.  A backend supplies the language (`language.py`) and the memory.  The memory consists of the arrays, the
+Values that one body hands to the next stay in registers if the next body is its child; they go through memory only at
+branches.  A backend supplies the language (`language.py`) and the memory.  The memory consists of the arrays, the
 values kept at each body, the values handed on at branches, and the tables of the model (`abi.py`).
 """
 
@@ -23,7 +23,7 @@ from torsor.outputs import At, Matrix, Several, matrices_of
 
 @dataclass
 class Body:
-    """The body at which a step is taken: its number and its row of the index table."""
+    """The body of a step: its number and its row of the index table."""
 
     i: Int
     kind: Int
@@ -37,14 +37,14 @@ class Body:
 
 
 class RowsOfNumbers(Protocol):
-    """Scratch memory: numbers by row and place."""
+    """Scratch memory: numbers by row and index."""
 
     def get(self, row: Int, k: int) -> str: ...
     def put(self, x: str, row: Int, k: int) -> None: ...
 
 
 class ArraysOfCall(Protocol):
-    """The arrays of a call, seen from one state.  A matrix is addressed by places, not indices (see `packing.py`)."""
+    """The arrays of a call, for one state.  A matrix is addressed by places, not by indices (see `packing.py`)."""
 
     def sizes(self, name: str) -> Sequence[Int]: ...
     def get(self, name: str, *indices: Int) -> str: ...
@@ -55,7 +55,7 @@ class ArraysOfCall(Protocol):
 
 
 class LoopMemory(Protocol):
-    """What a backend supplies: arrays, kept values, values handed on (row -1 is the base's), tables, and integers."""
+    """The memory of a backend: arrays, kept values, values handed on (row -1 is the base), tables, and integers."""
 
     @property
     def arrays(self) -> ArraysOfCall: ...
@@ -92,8 +92,8 @@ class Loops:
     def __init__(self, w: Language, code: LoopCode, memory: LoopMemory) -> None:
         self.w, self.code, self.memory = w, code, memory
         self.output = code.algorithm.output
-        self.column: Int | None = None  # the place of the first entry of the column being made
-        self.arrived: dict[Any, str] = {}  # what passes have handed to the base
+        self.column: Int | None = None  # the place of the first entry of the current column
+        self.arrived: dict[Any, str] = {}  # the values that passes have handed to the base
 
     def write(self) -> None:
         zero = self._zero() if self.code.hides_inputs else None
@@ -117,7 +117,7 @@ class Loops:
     # -- what steps read and write
 
     def _base(self, name: Any) -> str:
-        """A value of the base: gravity, the frame of a path, the acceleration of the base, or what arrived there."""
+        """A value at the base: gravity, the frame of a path, the motion of the base, or a value that arrived there."""
         if name[0] == "arrived":
             return self.arrived[name]
         if name[0] == "base":
@@ -125,7 +125,7 @@ class Loops:
         return self.memory.arrays.get(*name)
 
     def reader(self, body: Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
-        """How a step at a body finds its inputs."""
+        """The function that reads the inputs of a step at a body."""
 
         def read(name: Any) -> str:
             first = name[0]
@@ -171,7 +171,7 @@ class Loops:
         self.memory.arrays.put(x, "out", *indices)
 
     def _put_entry(self, body: Body, name: Any, x: str) -> None:
-        """Store an entry of the column being made; the columns of its further sets lie after it."""
+        """Store an entry of the current column; the columns of its further sets follow it."""
         assert self.column is not None
         _, k, r = name
         place = self.w.index("add", self.column, self.w.index("add", body.above, r))
@@ -181,7 +181,7 @@ class Loops:
 
     def step(self, selector: Int, cases: Sequence[tuple[int, int, Code]], body: Body, near: dict[Any, str],
              live: Sequence[int]) -> list[str]:  # fmt: skip
-        """Run the code of the case (case, kind, code) that the selector names; returns the values handed on."""
+        """Run the selected case (case, kind, code); returns the values handed on."""
 
         def run(kind: int, code: Code) -> list[str]:
             values = self._emit(code, body, near, kind)
@@ -192,7 +192,7 @@ class Loops:
 
     def climb_step(self, c: LoopColumns, selector: Int, cases: Sequence[tuple[int, int, Code]], body: Body,
                    near: dict[Any, str]) -> list[str]:  # fmt: skip
-        """`step` in a climb.  Nobody reads what a body on the base hands on: if that is much, it is not computed."""
+        """`step` in a climb.  Nothing reads the values that a root body hands on: if they are many, skip them."""
         if not c.hands_much:
             return self.step(selector, cases, body, near, c.live)
         w, last = self.w, self.w.compare("<", body.parent, 0)
@@ -213,7 +213,8 @@ class Loops:
     # -- passes
 
     def sweep(self, p: LoopPass, end: Int | None = None) -> list[str]:
-        """A pass over all bodies, or outward over those before `end`.  Returns what body 0 hands to the base."""
+        """A pass over all bodies, or outward over those before `end`.  Returns the values that body 0 hands to the
+        base."""
         w, memory = self.w, self.memory
         values = w.emit(p.start, self._base)
         start = [values["near", k] for k in p.live]
@@ -271,10 +272,11 @@ class Loops:
     # -- matrices
 
     def _matrix(self, c: LoopColumns) -> None:
-        """One column per freedom of every body.  For a symmetric matrix, bodies after the column's own are skipped."""
+        """One column per freedom of every body.  For a symmetric matrix, bodies after that of the column are
+        skipped."""
         w, memory = self.w, self.memory
         symmetric = isinstance(self.output, Matrix) and self.output.symmetric
-        memory.arrays.put_at(w.const(0.0), 0)  # for entries that belong to no column
+        memory.arrays.put_at(w.const(0.0), 0)  # for entries that are in no column
         with w.loop("body", 0) as bodies:
             body = memory.body(bodies.i)
             end = w.index("add", body.i, 1) if symmetric else memory.n
@@ -293,7 +295,7 @@ class Loops:
             self._responses()
 
     def _product(self) -> None:
-        """sum u x over the freedoms that two columns share, for all pairs that share any."""
+        """sum u x over the freedoms that two columns share, for all pairs that share some."""
         w, memory, arrays = self.w, self.memory, self.memory.arrays
         sets = sum(len(matrix.sets) for matrix in matrices_of(self.output))
         results = w.index("add", w.index("mul", memory.second, sets), 1)
@@ -309,7 +311,7 @@ class Loops:
             row.count_to(w, memory.product_count)
 
     def _responses(self) -> None:
-        """-A B: tiles of several rows and columns, each number read serving several entries (`packing.py`)."""
+        """-A B in tiles of several rows and columns, so that each number read serves several entries (`packing.py`)."""
         w, memory, arrays = self.w, self.memory, self.memory.arrays
         high, wide = TILE
         table = w.index("mul", memory.product_count, 2 + TOGETHER)
@@ -372,7 +374,7 @@ class Loops:
     # -- numbers that are not finite
 
     def _zero(self) -> str:
-        """0, or NaN where an input is not finite."""
+        """0, or NaN if an input is not finite."""
         w, arrays, total = self.w, self.memory.arrays, self.w.const(0.0)
 
         def over(name: str, sizes: Sequence[Int], indices: Sequence[Int], total: str) -> str:
@@ -400,7 +402,7 @@ class Loops:
 
 
 def named(values: Sequence[str], live: Sequence[int]) -> dict[Any, str]:
-    """The values handed on, by the names of a step's inputs."""
+    """The values handed on, by the names of the next step's inputs."""
     return {("near", k): x for k, x in zip(live, values)}
 
 

@@ -1,6 +1,6 @@
-"""From a request to its intermediate code, and what that code costs: all that needs tracing.
+"""From a request to its intermediate code and its cost: everything that needs tracing.
 
-`request.py` imports this when code is asked for.  A program that is found on disk starts without it.
+`request.py` imports this on demand.  A program found on disk starts without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def code_of(request: Request) -> Code | LoopCode:
 
 
 def _unrolls(request: Request) -> bool:
-    """Whether the code is unrolled: it has few operations.  Derivatives are unrolled where the primal is."""
+    """Whether the code is unrolled, because it has few operations.  A derivative is unrolled if its primal is."""
     if not request.may_unroll or not request.algorithm.has_loops:
         return request.may_unroll
     root = root_of(request.algorithm)
@@ -49,7 +49,8 @@ def _straight(request: Request, algorithm: Algorithm, inputs: tuple[str, ...]) -
 @functools.lru_cache(maxsize=4)
 def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None,
              body_frames: BodyFrames | None = None) -> Code:  # fmt: skip
-    """The straight-line code of an algorithm for one model; cached briefly, because choosing a method reads it too."""
+    """The straight-line code of an algorithm for one model; cached briefly, because the choice of a method reads it
+    too."""
     moved = isinstance(algorithm, Derivative) and "placement" in algorithm.parameters
     may_regroup = algorithm.torques_only and not moved
     frames = straight_line_frames(model, body_frames) if may_regroup else framed(model, body_frames)

@@ -15,7 +15,7 @@ from torsor.compiler.store import Store
 
 Array = NDArray[Any]
 
-MOST_STRUCTURES = 32  # whose programs are kept
+MOST_STRUCTURES = 32  # structures whose programs are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Members:
 
     @property
     def store(self) -> Store:
-        """What has been made for this structure."""
+        """The store of this structure."""
         return _structure(self.key)
 
 

@@ -1,4 +1,4 @@
-"""Where each entry of a matrix is stored.  Only the entries that are needed are computed; they are packed by column."""
+"""The places of matrix entries.  Only the entries that are needed are computed; they are packed by column."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from torsor.model.parameters import INERTIAL
 
 Array = NDArray[Any]
 
-# Which rows of a matrix its columns hold (`trace.LoopCode` chooses):
+# Which rows the columns of a matrix contain (`trace.LoopCode` chooses):
 ON_WAY = ("symmetric path", "path", "two paths", "product", "response", "parameters")
 #   "symmetric path", "path"   the rows on the path to the base
 #   "two paths"                the same, then a second set for the lower triangle
 #   "product"                  two such sets of columns, u and x, then all distinct entries of U^T X
-#   "response"                 "two paths" of a matrix B, then all entries of -U^T X B, with the "product" beside it
-#   "parameters"               `INERTIAL` columns per body that are made together, row by row
+#   "response"                 "two paths" of a matrix B, then all entries of -U^T X B; needs a "product"
+#   "parameters"               `INERTIAL` columns per body that are computed together, row by row
 #   "symmetric"                the rows up to the last of the column's own body
 #   "full"                     all rows
 SETS = {"two paths": 2, "product": 2, "response": 2}  # sets of numbers that a climb keeps; all others keep one
 
-TOGETHER = 4  # entries of a product that are computed together: each number read from one column serves several
+TOGETHER = 4  # entries of a product that are computed together, so that each number read serves several entries
 TILE = (6, 3)  # rows and columns of a response that are computed together
 HEADER = 4  # words before the table of responses: column groups, row groups, place of the terms, of the first result
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Places of numbers; place 0 holds a zero, for entries that are in no column."""
+    """Places of numbers; place 0 has a zero, for entries that are in no column."""
 
     count: int  # number of places
-    above: NDArray[np.int32]  # (n,) number of entries of a column before a body's own
+    above: NDArray[np.int32]  # (n,) number of entries in a column before those of each body
     columns: NDArray[np.int32]  # (nv,) place of each column's first entry
     entries: NDArray[np.int32]  # the place of each entry, matrix by matrix, row by row
-    second: int  # how many places a column of the next set is after that of the one before
+    second: int  # the distance, in places, between a column and that of the next set
     products: NDArray[np.int32]  # rows (place of a column u, how many freedoms it shares with columns x, the places of
     # the columns x): one row makes TOGETHER entries of U^T X.  The table of `_responses` follows
-    product_count: int  # how many such rows
+    product_count: int  # the number of such rows
 
     @property
     def sums(self) -> int:
-        """How many multiplications and additions all products take."""
+        """The number of multiplications, and of additions, of all products."""
         end = self.product_count * (2 + TOGETHER)
         total = TOGETHER * int(self.products[1 : end : 2 + TOGETHER].sum())
         if len(table := self.products[end:]):
@@ -58,7 +58,7 @@ class Packing:
 
     @classmethod
     def of(cls, kinds: Sequence[str], model: Model) -> Packing:
-        """`kinds`: of every matrix; several go together if all are on the path to the base."""
+        """`kinds`: the kind of every matrix; several matrices are possible if all are on the path to the base."""
         own, ways = np.diff(model.v_start), _ways(kinds[0], model)
         bodies = np.repeat(np.arange(model.n), own)
         width = INERTIAL if "parameters" in kinds else 1
@@ -97,7 +97,7 @@ class Packing:
 
 
 def _columns(kind: str, model: Model, ways: list[Array], columns: Array, second: int) -> Array:
-    """The places of a matrix whose columns are stored as they are computed."""
+    """The places of a matrix whose columns are stored directly."""
     entries = np.zeros((model.nv, model.nv), np.int64)
     for j, (i, start) in enumerate(zip(np.repeat(np.arange(model.n), np.diff(model.v_start)), columns)):
         rows, places = ways[i], start + np.arange(len(ways[i]))
@@ -105,7 +105,7 @@ def _columns(kind: str, model: Model, ways: list[Array], columns: Array, second:
         if SETS.get(kind) == 2:
             proper = rows < model.v_start[i]
             entries[j, rows[proper]] = second + places[proper]
-        elif kind.startswith("symmetric"):  # in a body's own block the last column written wins
+        elif kind.startswith("symmetric"):  # in the block of a body the last column written wins
             entries[j, rows] = places
     return entries
 
@@ -119,7 +119,7 @@ def _parameters(model: Model, ways: list[Array], columns: Array) -> Array:
 
 
 def _ways(kind: str, model: Model) -> list[Array]:
-    """The rows of a column, for each body.  On a path to the base, each body's rows begin with those of its parent."""
+    """The rows of a column, for each body.  On paths to the base, the rows of a body begin with those of its parent."""
     ways: list[Array] = []
     every = np.arange(model.nv)
     for parent, first, end in zip(model.parent, model.v_start[:-1], model.v_start[1:]):
@@ -133,7 +133,7 @@ def _ways(kind: str, model: Model) -> list[Array]:
 def _products(ways: list[Array], columns: Array, second: int, first: int) -> tuple[Array, Array]:
     """The places of the entries of U^T X, from `first` on, and the products to compute.
 
-    Up to `TOGETHER` columns are taken together if each continues the one before.  Then they all share the same freedoms
+    Up to `TOGETHER` columns are grouped if each extends the previous one.  Then all of them share the same freedoms
     with any column before them.
     """
     entries = np.zeros((len(ways), len(ways)), np.int64)
@@ -165,10 +165,9 @@ def _responses(inverse: Array, others: list[Array], first: int) -> tuple[list[Ar
     """The places of the entries of -A B for each B, from `first` on, and the table of the products to compute.
 
     `inverse`, `others`: the places of the entries of A and of each B.  A tile of TILE entries is a sum over the rows k
-    in which its columns of B have entries; few columns per tile keep these few.  After the HEADER the table has, for
-    each group of columns, the number of its first term and how many there are; for each group of rows i and each k, the
-    places of A_ik; and the terms: k, and the places of B_kj.  Where a group is not full, its last row or column is
-    repeated.
+    in which its columns of B have entries; few columns per tile mean few such rows.  After the HEADER the table has,
+    for each group of columns, the index of its first term and the number of terms; for each group of rows i and each k,
+    the places of A_ik; and the terms: k, and the places of B_kj.  An incomplete group repeats its last row or column.
     """
     n, (high, wide) = len(inverse), TILE
     row_groups, column_groups = (np.minimum(np.arange(0, n, size)[:, None] + np.arange(size), n - 1) for size in TILE)

@@ -32,7 +32,7 @@ class Unrolling(NamedTuple):
     """The largest numbers of freedoms and operations for which code is unrolled over one model.
 
     Unrolled code is 1.2 to 2.1 times faster than loops while it fits the caches (bench/results/unrolling.json).  But it
-    is compiled anew for every model, at 0.15 s per 1000 operations; all models of the same kinds share one loop.  On a
+    is compiled for every model, at 0.15 s per 1000 operations; all models of the same kinds share one loop.  On a
     GPU, unrolled code for a general arm is 8 times faster at 36 freedoms and 2 times at 40, where compiling takes six
     seconds (bench/results/gpu.json).
     """
@@ -48,7 +48,7 @@ ALWAYS, NEVER = Unrolling(math.inf, math.inf), Unrolling(0, 0)
 
 
 def unrolling(specialised: bool | None, usual: Unrolling) -> Unrolling:
-    """The policy that the caller asked for; `usual` if `specialised` is None."""
+    """The policy for the caller's `specialised`; `usual` if it is None."""
     return usual if specialised is None else ALWAYS if specialised else NEVER
 
 
@@ -57,7 +57,7 @@ Home = tuple[Any, ...]
 
 
 def home_of(algorithm: Algorithm) -> Home | None:
-    """Where one of torsor's own algorithms is defined; None for any other, whose changes torsor cannot notice."""
+    """Where an algorithm of torsor is defined; None for any other algorithm, whose changes torsor cannot detect."""
     if isinstance(algorithm, Derivative):
         home = home_of(algorithm.primal)
         return home and (algorithm.mode, algorithm.wrt, home)
@@ -78,13 +78,13 @@ def at_home(home: Home) -> Algorithm:
 
 
 class Request:
-    """A request for a program: what it computes, and when its code is unrolled."""
+    """A request for a program: its computation, and when its code is unrolled."""
 
     def __init__(self, algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
                  frame: Frame | None = None, unroll: Unrolling = QUICK, members: Members | None = None,
                  body_frames: BodyFrames | None = None) -> None:  # fmt: skip
-        """`options`: which of the algorithm's optional inputs to take; `frame`: the frame of a Jacobian; `members`: the
-        models of a batch, whose differing numbers are options; `body_frames`: in which bodies are seen from outside."""
+        """`options`: the optional inputs of the algorithm to take; `frame`: the frame of a Jacobian; `members`: the
+        models of a batch, whose differing numbers are options; `body_frames`: the caller's frames of the bodies."""
         self.algorithm, self.model, self.frame, self.unroll, self.members = algorithm, model, frame, unroll, members
         self.body_frames = body_frames
         self.inputs, self.dtype = (*algorithm.inputs, *options), np.dtype(dtype).name
@@ -115,7 +115,7 @@ class Request:
 
     @property
     def frames(self) -> Framed:
-        """The model in its short frames; of a batch, its first member."""
+        """The model in its short frames; for a batch, the first member."""
         return self.members.frames if self.members else framed(self.model, self.body_frames)
 
     @property
@@ -124,7 +124,7 @@ class Request:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What determines the code, as far as this is known without tracing."""
+        """The key of the code, as far as it is known without tracing."""
         model = self.model
         if self.may_unroll:
             key = self.members.key if self.members else model.key
@@ -132,7 +132,7 @@ class Request:
             return self.home, key, *seen, self.unroll, self.inputs, self.dtype
         return self.home, self.frames.kinds, model.n, model.nv, self.inputs, self.dtype
 
-    # ---- the code, and what it costs ----
+    # ---- the code and its cost ----
 
     @property
     def may_unroll(self) -> bool:
@@ -140,7 +140,7 @@ class Request:
 
     @property
     def _lowering(self) -> Any:
-        from torsor.compiler import lowering  # a program that is found on disk needs none of it
+        from torsor.compiler import lowering  # a program found on disk needs none of it
 
         return lowering
 
@@ -173,12 +173,12 @@ class Request:
 
     @property
     def input_sizes(self) -> tuple[tuple[str, int], ...]:
-        """The name of every input, and how many numbers it has per state."""
+        """The name of every input, and its count of numbers per state."""
         return tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, self.input_shapes))
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Of several outputs, the name and the shape of each; they are parts of one row of numbers."""
+        """The name and shape of each of several outputs; they are parts of one row of numbers."""
         output = self.algorithm.output
         if not isinstance(output, Several):
             return {}

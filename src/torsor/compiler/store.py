@@ -1,6 +1,6 @@
-"""What has been made for a model: programs, choices, frames.
+"""The store of a model: its programs, choices and frames.
 
-Models of the same content share one store.  It is released when the last of these models is.
+Models of the same content share one store.  It is released with the last of these models.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAME = "store"  # the attribute in which a model keeps its store
 
 
 class Store:
-    """`torsor.dynamics` looks in `quick`, `calls` and `on_gpu` first; everything else is found by its key.
+    """`torsor.dynamics` first looks in `quick`, `calls` and `on_gpu`; everything else is found by its key.
 
     quick    number type -> forward dynamics of one state, for models with few freedoms
     calls    (function, algorithm or (algorithm, frame); number type) -> (for one state, for many, whether a result has
@@ -33,13 +33,13 @@ class Store:
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What was made under a key; it is made now if it was not yet."""
+        """The object stored under a key; it is made on first use."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
     def found(self, key: Hashable) -> Any:
-        """What was made under a key, or None."""
+        """The object stored under a key, or None."""
         return self._made.get(key)
 
 
@@ -47,7 +47,7 @@ _by_content: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictiona
 
 
 def store(model: Model | ModelBatch) -> Store:
-    """The store of a model; batches share none."""
+    """The store of a model; each batch has its own."""
     try:
         return model.__dict__[NAME]
     except KeyError:

@@ -1,7 +1,7 @@
 """A tape: the operations of a computation in order, each recorded once.
 
-To the algorithms, `Expr` is a scalar like any other (see `torsor.linalg`).  Every operation on an `Expr` looks up
-whether its tape already holds that operation on those operands (value numbering).  If so, it returns the old node.
+For the algorithms, `Expr` is a scalar like any other (see `torsor.linalg`).  Every operation on an `Expr` looks up
+whether its tape already has that operation on those operands (value numbering).  If so, it returns the old node.
 Zeros, ones and signs are simplified when an operation is recorded.  A quotient becomes a product with a reciprocal, so
 five divisions by one pivot cost one division.
 
@@ -29,7 +29,7 @@ class Node(NamedTuple):
 
 
 class Tape:
-    """Nodes in the order they were first needed."""
+    """Nodes in the order in which they were first needed."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -50,7 +50,7 @@ class Tape:
         return self._node("const", float(x))
 
     def node_of(self, x: Any) -> int:
-        """Of an expression, or of a plain number."""
+        """The node of an expression or of a plain number."""
         return x.i if isinstance(x, Expr) else self.const(x)
 
     def neg(self, a: int) -> int:
@@ -114,7 +114,7 @@ class Tape:
             return self.neg(self.mul(A.a, b))
         if B.op == "neg":
             return self.neg(self.mul(a, B.a))
-        if A.op == "const":  # constants first, so that chains of them meet
+        if A.op == "const":  # constants first, so that they combine
             return self._node("mul", a, b)
         return self._node("mul", *sorted((a, b)))
 
@@ -137,7 +137,7 @@ class Tape:
         return self._node(name, a)
 
     def again(self, op: str, a: Any, b: int | None) -> int:
-        """An operation of another tape, on operands of this one."""
+        """Replay an operation of another tape on operands of this one."""
         if op in ("const", "neg", "inv"):
             return getattr(self, op)(a)
         if op in ("add", "sub", "mul"):
@@ -155,7 +155,7 @@ class Tape:
 
 
 class Expr:
-    """A scalar that records what is done to it."""
+    """A scalar that records the operations on it."""
 
     __slots__ = ("i", "tape")
     __array_ufunc__ = None
@@ -217,7 +217,7 @@ class Expr:
         return self._wrap(self.tape.function("down_scale", self.i))
 
     def zero(self) -> Expr | float:
-        """0, or NaN where this number is not finite."""
+        """0, or NaN if this number is not finite."""
         return self._wrap(self.tape.function("zero", self.i))
 
     def sqrt(self) -> Expr | float:
@@ -229,7 +229,7 @@ class Expr:
 
 @dataclass(frozen=True)
 class Code:
-    """A finished piece of straight-line code: nodes in order, and which of them are its outputs."""
+    """A finished piece of straight-line code: nodes in order, and its outputs among them."""
 
     nodes: tuple[Node, ...]
     outputs: Mapping[Any, int]
@@ -319,7 +319,7 @@ def _label(name: Any) -> str:
 
 
 class Operations(NamedTuple):
-    """How many operations of each type a piece of code does.  A subtraction or a comparison counts as an addition;
+    """The number of operations of each type in a piece of code.  A subtraction or a comparison counts as an addition;
     an operation that only changes the sign or the exponent of a number is free."""
 
     mul: int = 0

@@ -1,8 +1,8 @@
 """Derivatives of straight-line code: from the code of an algorithm to the code of its products with a Jacobian.
 
 A code is replayed on a new tape.  Then every operation is followed by its tangent (`push`), or all operations are
-followed in reverse order by the cotangents of their operands (`pull`).  Value numbering shares what derivatives have in
-common with the values and with each other.  `loop_derivatives.py` does the same for loops.
+followed in reverse order by the cotangents of their operands (`pull`).  Value numbering shares the operations
+that derivatives have in common with the values and with each other.  `loop_derivatives.py` does the same for loops.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from torsor.model.names import Frame
 from torsor.outputs import numbered
 from torsor.sweeps import Algorithm
 
-Seeds = Mapping[int, int]  # by node of a code: a node of the tape
+Seeds = Mapping[int, int]  # node of a code -> node of the tape
 
-# These operations only choose a power of two by which a quaternion is scaled, or add nothing: their slope is zero.
+# These operations only choose a power of two that scales a quaternion, or add zero: their slope is zero.
 FLAT = ("abs", "down_scale", "zero")
 NOTHING = 1e-30  # x / (x + NOTHING) is 1 where x > 0 and 0 where x = 0
 
 
 class Replay:
-    """A code once more on another tape, and the derivatives of its operations there.
+    """A code replayed on another tape, and the derivatives of its operations there.
 
-    `value_of` gives the node of the tape that stands for an input, or None for the input itself; `known` the nodes that
-    stand for other operations, which are then not computed again.
+    `value_of` returns the node of the tape that replaces an input, or None for the input itself; `known` has the nodes
+    that replace other operations, which are then not recomputed.
     """
 
     def __init__(self, code: Code, tape: Tape, value_of: Callable[[Any], int | None] = lambda name: None,
                  known: Mapping[int, int] | None = None) -> None:  # fmt: skip
         self.code, self.tape = code, tape
-        self.at: list[int] = []  # where on the tape each operation of the code is
+        self.at: list[int] = []  # the node of the tape for each operation of the code
         self._number = {node: i for i, node in enumerate(code.nodes)}
         known = known or {}
         for i, (op, a, b) in enumerate(code.nodes):
@@ -60,7 +60,7 @@ class Replay:
         return {name: self.at[i] for name, i in self.code.outputs.items()}
 
     def slopes(self, i: int) -> list[tuple[int, int]]:
-        """(operand, node of the tape that is the derivative of operation i by it)"""
+        """(operand, node of the derivative of operation i with respect to it)"""
         (op, a, b), t, at = self.code.nodes[i], self.tape, self.at
         match op:
             case "add":
@@ -82,17 +82,17 @@ class Replay:
             case "log":
                 return [(a, t.inv(at[a]))]
             case "max":
-                above = t.sub(at[i], at[b])  # of a over b
+                above = t.sub(at[i], at[b])  # a > b
                 first = t.mul(above, t.inv(t.add(above, t.const(NOTHING))))
                 return [(a, first), (b, t.sub(t.const(1.0), first))]
         assert op in (*FLAT, "in", "const"), op
         return []
 
     def turned(self, i: int) -> list[tuple[int, int]]:
-        """`slopes` of c x + s y, which a turn by an angle makes of (x, y), by the angle, x and y.
+        """`slopes` of c x + s y, a coordinate of a rotated vector (x, y), with respect to the angle, x and y.
 
-        The slope by the angle is the other coordinate, c y - s x.  Where the code computes that as well, this saves two
-        multiplications for every vector that is turned.  Empty if operation i is not of this form.
+        The slope with respect to the angle is the other coordinate, c y - s x.  If the code computes that too, this
+        saves two multiplications per rotated vector.  Empty if operation i is not of this form.
         """
         op, *terms = self.code.nodes[i]
         if op not in ("add", "sub"):
@@ -108,7 +108,7 @@ class Replay:
         return [(one[0], slope), (one[2], self.at[one[1]]), (other[2], last)]
 
     def _turn_product(self, i: int) -> tuple[int, int, int] | None:
-        """(angle, c, x) of a product c x in which c depends on one angle only, and x on more."""
+        """(angle, c, x) of a product c x in which c depends only on one angle, and x on more."""
         op, a, b = self.code.nodes[i]
         if op != "mul":
             return None
@@ -119,7 +119,7 @@ class Replay:
 
     @cached_property
     def _angle(self) -> list[int]:
-        """For each operation that is a linear function of the sine and cosine of one angle: that angle; else -1."""
+        """For each operation: the angle if it is linear in the sine and cosine of one angle, else -1."""
         result: list[int] = []
         for op, a, b in self.code.nodes:
             angle = -1
@@ -133,7 +133,7 @@ class Replay:
         return result
 
     def _pure_slope(self, i: int) -> int:
-        """The derivative of such an operation by its angle."""
+        """The derivative of such an operation with respect to its angle."""
         (op, a, b), t = self.code.nodes[i], self.tape
         if op in ("sin", "cos"):
             return self.slopes(i)[0][1]
@@ -144,12 +144,12 @@ class Replay:
         return getattr(t, op)(self._pure_slope(a), self._pure_slope(b))
 
     def _function(self, op: str, a: int) -> int:
-        """The sine or cosine of an operation: what stands for it, if the code computes it."""
+        """The sine or cosine of an operation: the replacement if the code computes it."""
         i = self._number.get(Node(op, a))
         return self.tape.function(op, self.at[a]) if i is None else self.at[i]
 
     def pull(self, seeds: Seeds, active: Collection[Any]) -> dict[Any, int]:
-        """Cotangents of the inputs in `active`, from those of some operations; those that are zero are left out."""
+        """Cotangents of the inputs in `active`, from those of some operations; zeros are omitted."""
         tape, nodes, zero = self.tape, self.code.nodes, self.tape.const(0.0)
         on = active_nodes(self.code, active)
         cotangent = {i: g for i, g in seeds.items() if on[i]}
@@ -157,7 +157,7 @@ class Replay:
             if i not in cotangent or nodes[i].op == "in":
                 continue
             g = cotangent.pop(i)
-            if nodes[i].op == "inv":  # g x, which others may share, before - g x x
+            if nodes[i].op == "inv":  # first g x, which others may share, then - g x x
                 g = tape.mul(g, self.at[i])
                 slopes = [(nodes[i].a, tape.neg(self.at[i]))]
             else:
@@ -168,7 +168,7 @@ class Replay:
         return {nodes[i].a: g for i, g in cotangent.items() if g != zero}
 
     def push(self, tangents: Mapping[Any, int]) -> dict[int, int]:
-        """Tangents of the operations, from those of inputs by name; those that are zero are left out."""
+        """Tangents of the operations, from those of inputs by name; zeros are omitted."""
         tape, nodes, zero = self.tape, self.code.nodes, self.tape.const(0.0)
         tangent: dict[int, int] = {}
         for i, node in enumerate(nodes):
@@ -191,7 +191,7 @@ def active_nodes(code: Code, active: Collection[Any]) -> list[bool]:
 
 
 def summed(tape: Tape, pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """The sum of the nodes given for each key: one operation may be several outputs."""
+    """The sum of the nodes of each key: one operation may be several outputs."""
     result: dict[int, int] = {}
     for i, node in pairs:
         result[i] = tape.add(result[i], node) if i in result else node
@@ -209,17 +209,17 @@ def scalars(tape: Tape, nodes: Iterable[int]) -> Vec:
 
 
 def along_freedoms(joint: Joint, q: Vec, cotangent: Vec) -> Vec:
-    """N(q)^T cotangent: from a number per coordinate to one per freedom."""
+    """N(q)^T cotangent: from numbers per coordinate to numbers per freedom."""
     return cotangent if joint.flat else joint.tangent(q).T @ cotangent
 
 
 def along_coordinates(joint: Joint, q: Vec, tangent: Vec) -> Vec:
-    """N(q) tangent: from a number per freedom to one per coordinate."""
+    """N(q) tangent: from numbers per freedom to numbers per coordinate."""
     return tangent if joint.flat else joint.tangent(q) @ tangent
 
 
 def of_coordinates(joint: Joint, q: Vec, cotangent: Vec) -> Vec:
-    """The cotangent of coordinates that has no part along a quaternion: N^+^T cotangent, with N^+ dq/dt = v."""
+    """The cotangent of coordinates without a part along a quaternion: N^+^T cotangent, with N^+ dq/dt = v."""
     if joint.flat:
         return cotangent
     return Vec.of(dot(cotangent, joint.velocity(q, Vec.unit(k, joint.nq))) for k in range(joint.nq))
@@ -257,7 +257,8 @@ class _Unrolled:
             return unroll(algorithm, self.frames, (*inputs, *self.parameters), self.frame)
         tape = Tape()
         given = {name: self.symbols(tape, name) for name in (*inputs, *self.parameters)}
-        known = {*algorithm.primal.inputs, *inverse_dynamics.options, *MEMBERS}  # what the rule for solutions knows
+        # the inputs that the rule for solutions supports
+        known = {*algorithm.primal.inputs, *inverse_dynamics.options, *MEMBERS}
         others = set(inputs) - {*algorithm.own_inputs, *known}
         derive = self.of_solution if algorithm.primal in SOLVERS and not others else self.of_code
         return Code.of(tape, derive(algorithm, tape, given))
@@ -277,7 +278,7 @@ class _Unrolled:
         return self.cotangents(derivative.wrt, tape, given, again.pull(seeds, self.names(derivative.wrt)))
 
     def of_solution(self, derivative: Derivative, tape: Tape, given: Mapping[str, Any]) -> dict[Any, Scalar]:
-        """The solution x of M x + bias = tau, or M x = b, differentiated as such:
+        """The solution x of M x + bias = tau, or M x = b, differentiated as a solution:
 
             jvp   M dx = dtau - d(M x + bias)          vjp   M y = x~,  tau~ = y,  (q~, v~) = - y^T d(M x + bias)
 
@@ -331,7 +332,7 @@ class _Unrolled:
 
     def cotangents(self, wrt: Sequence[str], tape: Tape, given: Mapping[str, Any],
                    found: Mapping[Any, int]) -> dict[Any, Scalar]:  # fmt: skip
-        """All numbers of the output, one behind the other."""
+        """All numbers of the output, in order."""
         result: list[Scalar] = []
         for name in wrt:
             shape, zero = place_of(name).shape(self.model), tape.const(0.0)

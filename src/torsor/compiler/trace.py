@@ -4,12 +4,12 @@
 `looped` runs every step once for each kind of body.  This gives short tapes whose inputs are, by name,
 
     ("number", name)          the body's own constants            ("base", name, k)  gravity; the frame of a path
-    ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what was handed to it
-    ("kept", name, k, stage)  what the pass number `stage` kept here
-    ("arrived", k, stage)     at the base: what that pass handed to it
+    ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        the values handed to it
+    ("kept", name, k, stage)  the values that pass number `stage` kept here
+    ("arrived", k, stage)     at the base: the values that the pass handed to it
 
 and whose outputs are ("hand", k), ("kept", name, k, stage) and ("out", ...).  A kept value is never overwritten: a pass
-that keeps something under a name used before makes a new value.  Values that no output of the algorithm needs are
+that keeps a value under an old name makes a new value.  Values that no output of the algorithm needs are
 not computed, handed on or kept.
 """
 
@@ -39,7 +39,7 @@ from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
 
 
 def leaves(x: Any) -> list[Any]:
-    """All scalars of something handed on or kept; those of a symmetric matrix appear once each."""
+    """All scalars of a value that is handed on or kept; those of a symmetric matrix appear once each."""
     if isinstance(x, Inertia):
         upper = [A[i][j] for A in (x.J, x.M) for i in range(3) for j in range(i, 3)]
         return upper + leaves(x.H)
@@ -51,7 +51,7 @@ def leaves(x: Any) -> list[Any]:
 
 
 def rebuild(like: Any, scalars: Iterator[Any]) -> Any:
-    """The inverse of `leaves`: something shaped like `like`, made of other scalars."""
+    """The inverse of `leaves`: a value with the structure of `like`, made of other scalars."""
     if isinstance(like, Inertia):
         J, M = ({(i, j): next(scalars) for i in range(3) for j in range(i, 3)} for _ in range(2))
         H = rebuild(like.H, scalars)
@@ -100,7 +100,7 @@ def _own_numbers(given: Mapping[str, Any], i: int) -> dict[str, Scalar]:
 
 
 def showing_all(tape: Tape, outputs: Mapping[Any, Scalar]) -> Code:
-    """A finished code: an input that is not finite shows in the first output, even where nothing depends on it."""
+    """A finished code in which an input that is not finite shows in the first output, even if nothing depends on it."""
     outputs = dict(outputs)
     states = {node.a for node in tape.nodes if node.op == "in" and node.a[0] not in MEMBERS}
     unread = states - Code.of(tape, outputs).inputs
@@ -122,12 +122,12 @@ def symbols(tape: Tape, name: str, shape: tuple[int, ...], index: tuple[int, ...
 
 @dataclass(frozen=True)
 class LoopPass:
-    """One pass: what it starts with, and the code of a step for every kind of body."""
+    """One pass: its start values, and the code of its step for every kind of body."""
 
     outward: bool
     start: Code  # outputs ("near", k)
     codes: tuple[Code, ...]  # by kind
-    live: tuple[int, ...]  # which of the scalars handed on are ever read
+    live: tuple[int, ...]  # the scalars handed on that are ever read
     stage: int  # the number of the pass
 
 
@@ -136,7 +136,7 @@ FEW_HANDED = 18
 
 @dataclass(frozen=True)
 class LoopColumns:
-    """A climb: the code of its first step per kind and freedom, of a later step per kind, and of the pass after it."""
+    """A climb: the code of its first step per kind and freedom, of later steps per kind, and of the pass after it."""
 
     starts: Mapping[tuple[int, int], Code]
     codes: tuple[Code, ...]
@@ -147,11 +147,12 @@ class LoopColumns:
 
     @property
     def hands_much(self) -> bool:
-        """Whether a body on the base skips what its step would hand on: it then costs more than a branch around it."""
+        """Whether a root body skips the values that its step would hand on: they cost more than a branch around
+        them."""
         return len(self.live) > FEW_HANDED
 
     def parts(self, code: Code) -> tuple[Code, Code]:
-        """A step without what it hands on, and that alone."""
+        """A step without the values it hands on, and these values alone."""
         handed = [name for name in code.outputs if name[0] == "hand"]
         return code.only(name for name in code.outputs if name[0] != "hand"), code.only(handed)
 
@@ -169,10 +170,10 @@ class LoopCode:
 
     @property
     def hides_inputs(self) -> bool:
-        """Whether an input that is not finite may leave no trace in the output.
+        """Whether an input that is not finite may leave the output finite.
 
-        A value that only reaches the base is lost there unless an outward pass follows, and each entry of a matrix
-        depends on few inputs.  A derivative may not depend on some input at all.
+        A value that reaches only the base is lost there unless an outward pass follows, and each entry of a matrix
+        depends on few inputs.  A derivative may be independent of an input.
         """
         unread = set(self.inputs) - {name[0] for code in self.all_codes for name in code.inputs}
         return self.columns is not None or bool(unread) or not any(p.outward for p in self.passes)
@@ -188,7 +189,7 @@ class LoopCode:
 
     @property
     def base_codes(self) -> list[Code]:
-        """What is computed at the base."""
+        """The codes at the base."""
         return [*(p.start for p in self.passes), *([self.finish] if self.finish else [])]
 
     @cached_property
@@ -206,7 +207,7 @@ class LoopCode:
 
     @property
     def rank(self) -> int:
-        """How many axes the output has."""
+        """The number of axes of the output."""
         return self.algorithm.output.rank(self.entry)
 
     @cached_property
@@ -229,14 +230,14 @@ class LoopCode:
 
     @cached_property
     def slots(self) -> dict[Any, int]:
-        """A place in a body's scratch memory for each kept value; the place is freed after the last read.
+        """A slot in a body's scratch memory for each kept value; the slot is freed after the last read.
 
-        A step reads before it writes, so a place may be reused in the same pass that reads it last.
+        A step reads before it writes, so a slot may be reused in the same pass that reads it last.
         """
         written: dict[Any, int] = {}
         read: dict[Any, int] = {}
         stages: list[Sequence[Code]] = [p.codes for p in self.passes]
-        if self.columns:  # climbs visit a body repeatedly: together they count as one pass without end
+        if self.columns:  # climbs visit a body repeatedly: together they count as one last pass
             stages.append([*self.columns.starts.values(), *self.columns.codes])
             stages[-1] = [*stages[-1], *(self.columns.outward.codes if self.columns.outward else ())]
         for stage, codes in enumerate(stages):
@@ -248,7 +249,7 @@ class LoopCode:
                 for name in code.outputs:
                     if name[0] == "kept":
                         written.setdefault(name, stage)
-        free_from: list[int] = []  # the pass from which each place is free
+        free_from: list[int] = []  # the pass from which each slot is free
         places: dict[Any, int] = {}
         for name in sorted(read, key=lambda name: (written[name], str(name))):
             place = next((k for k, free in enumerate(free_from) if free <= written[name]), len(free_from))
@@ -264,7 +265,7 @@ class LoopCode:
 
     @property
     def packing(self) -> tuple[str, ...]:
-        """For every matrix, which rows its columns hold (see `packing.py`)."""
+        """For every matrix, which rows its columns contain (see `packing.py`)."""
         if not self.columns:
             return ()
         return tuple(matrix.packing(self.columns.outward is not None) for matrix in matrices_of(self.algorithm.output))
@@ -295,7 +296,7 @@ class LoopCode:
 
 
 class _Tracer:
-    """Traces one step after the other.  For each kind, it remembers what was kept under which name."""
+    """Traces one step after the other and records, per kind, the values kept under each name."""
 
     def __init__(self, algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -> None:
         self.algorithm, self.inputs, self.kinds = algorithm, inputs, kinds
@@ -317,7 +318,7 @@ class _Tracer:
         return like, Code.of(tape, {("near", k): x for k, x in enumerate(leaves(like))})
 
     def step(self, step: Step, kind: int, like: Any, third: Callable[[Tape], Any] | None = None) -> tuple[Any, Code]:
-        """One step at a body of a kind.  It is handed something shaped like `like`, or `third(tape)`."""
+        """One step at a body of a kind.  Its third argument has the structure of `like`, or is `third(tape)`."""
         tape = Tape()
         joint = joint_named(self.kinds[kind].joint)
         changes = {
@@ -349,7 +350,7 @@ class _Tracer:
         return hand, Code.of(tape, outputs)
 
     def _place(self, tape: Tape, x: Scalar, name: tuple[str, int]) -> Any:
-        """Where a later pass finds a scalar: as a literal, among the body's constants, or in memory."""
+        """How a later pass reads a scalar: as a literal, as a constant of the body, or from memory."""
         if name[0] not in self.in_memory:
             if not isinstance(x, Expr):
                 return x
@@ -361,13 +362,13 @@ class _Tracer:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A placeholder for the scalar that is read from the input of that name."""
+    """A placeholder for a scalar that is read from an input."""
 
     name: tuple[Any, ...]
 
 
 class NumberSymbols(dict):
-    """A body's constants as symbols, made when asked for; those that differ from state to state are inputs."""
+    """A body's constants as symbols, made on demand; those that differ from state to state are inputs."""
 
     def __init__(self, tape: Tape, kind: Kind, inputs: Sequence[str] = ()) -> None:
         super().__init__(kind.known)
@@ -402,8 +403,8 @@ def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
 
 
 def _code_at(tracer: _Tracer, stage: Sweep, kind: int, like: Any) -> Code:
-    """The step at a body of a kind; bodies known to stand on the base are handed what the base hands on, and hand on
-    nothing, unless that is an output."""
+    """The step at a body of a kind.  Known root bodies are handed the values of the base, and hand on only values that
+    are outputs."""
     if not tracer.kinds[kind].root:
         return tracer.step(stage.step, kind, like)[1]
     if stage.outward:
@@ -424,7 +425,7 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
     before = [dict(kept) for kept in tracer.kept]
     joints = [joint_named(kind.joint) for kind in tracer.kinds]
     rests = [stage.rest(j.nv) if stage.rest else {} for j in joints]
-    # the outward pass must find in memory what the climb kept, even where one of its steps knew the number
+    # the outward pass reads the climb's values from memory, even if one of the climb's steps knew them as constants
     tracer.in_memory = {name for rest in rests for name in rest}
     starts, codes, like = {}, [], None
     path = isinstance(tracer.algorithm.output, Path)
@@ -473,7 +474,7 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
 
 
 class _PassCode(NamedTuple):
-    """A code, the pass or climb it belongs to, and which outputs of the algorithm it writes."""
+    """A code, its pass or climb, and the outputs of the algorithm that it writes."""
 
     code: Code
     stage: Any
@@ -488,7 +489,8 @@ class _PassCode(NamedTuple):
         ]  # fmt: skip
 
     def reads(self, read: Collection[Any]) -> set[Any]:
-        """What is read for that; what is handed on is named ("near", k, stage), and so is what arrived at the base."""
+        """The inputs of these outputs; handed values are named ("near", k, stage), also those that arrived at the
+        base."""
         full = {"near": lambda name: (*name, self.stage), "arrived": lambda name: ("near", *name[1:])}
         inputs = self.code.inputs_of(self.wanted(read))
         return {full[name[0]](name) if name[0] in full else name for name in inputs}
@@ -501,9 +503,9 @@ CLIMB = "climb"
 
 
 def prune(code: LoopCode, circles: bool = False) -> LoopCode:
-    """Keep what the outputs need; what is handed on, kept or computed in vain is dropped.
+    """Drop everything that no output needs: values handed on, kept or computed in vain.
 
-    `circles`: keep what is handed on only to compute itself; segments of a chain read it at their ends.
+    `circles`: keep values that are handed on only to compute themselves; segments of a chain read them at their ends.
     """
     passes, columns, outward = _steps_of_passes(code), _steps_of_climbs(code), _steps_of_outward(code)
     finish = [_PassCode(code.finish, None, _always)] if code.finish else []
@@ -528,9 +530,9 @@ def prune(code: LoopCode, circles: bool = False) -> LoopCode:
 
 
 def _needed(steps: Sequence[_PassCode], circling: Sequence[LoopPass]) -> set[Any]:
-    """The names of everything that some step reads, to compute what is read in its turn or an output.
+    """The names of all values that are read, directly or indirectly, for an output.
 
-    `circling`: passes of which all that is handed on counts as read.
+    `circling`: passes whose handed values all count as read.
     """
     read: set[Any] = {("near", k, p.stage) for p in circling for k in p.live}
     if circling:
@@ -541,7 +543,7 @@ def _needed(steps: Sequence[_PassCode], circling: Sequence[LoopPass]) -> set[Any
 
 
 def _steps_of_passes(code: LoopCode) -> list[list[_PassCode]]:
-    """The start and the kinds of every pass; if several passes keep an output, the last one writes it."""
+    """The start and the kinds of every pass; if several passes keep the same output, the last one writes it."""
     giver = {
         (kind, name): p.stage
         for p in code.passes for kind, c in enumerate(p.codes) for name in c.outputs if name[0] == "out"
@@ -587,6 +589,6 @@ def shape_of(code: Code) -> tuple[int, ...]:
 
 
 def _extent(places: Collection[Sequence[int]]) -> tuple[int, ...]:
-    """The shape of the smallest array that has these places."""
+    """The shape of the smallest array with these indices."""
     indices = np.array(list(places), dtype=int)
     return tuple(int(k) + 1 for k in indices.max(axis=0)) if indices.size else ()

@@ -11,10 +11,10 @@ from torsor.errors import SingularError
 
 Array = NDArray[Any]
 
-# Half of the digits, by number type.  A method whose result is farther than this from that of the sweeps is outside
-# its domain.
+# Half of the digits, by number type.  A method whose result differs from that of the sweeps by more is outside its
+# domain.
 AGREEMENT = {"d": 1e-8, "g": 1e-8, "f": 1e-2}
-# Up to this pivot ratio, methods that factor M cannot be off by that much and need not be compared.
+# Up to this pivot ratio, methods that factor M cannot differ by that much and need not be compared.
 COMPARED = 1e6
 # On a GPU, one long chain is computed by levels if the levels agree this well with the sweeps.  They differ by 2e-15 on
 # a million equal links, by 6e-13 on masses that alternate 1 : 1e4 and by 3e-11 on 1 : 1e6, where the sweeps themselves
@@ -28,7 +28,7 @@ def agree(found: Array, sweeps: Array, tolerance: float) -> bool:
 
 
 def refuse_disagreement(method: str, function: str, found: Array, sweeps: Array, core: int) -> None:
-    """Raise if a result is farther from that of the sweeps than `AGREEMENT`; its last `core` axes are of one state."""
+    """Raise if a result differs from that of the sweeps by more than `AGREEMENT`; a state has its last `core` axes."""
     axes = tuple(range(-core, 0))
     error = np.sqrt(np.sum(np.square(found - sweeps), axis=axes)) if core else np.abs(found - sweeps)
     size = np.sqrt(np.sum(np.square(sweeps), axis=axes)) if core else np.maximum(np.abs(sweeps), 1.0)

@@ -35,12 +35,12 @@ def actuator_forces(model: Model, u: ArrayLike, q: ArrayLike, v: ArrayLike) -> A
     Returns
     -------
     tau : (..., nv) ndarray
-        In N m and N.
+        Torques and forces, in N m and N.
 
     Raises
     ------
     ArgumentError
-        The model has another number of actuators, or a shape does not fit.
+        The number of inputs is not that of the actuators, or a shape does not fit.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def actuator_forces(model: Model, u: ArrayLike, q: ArrayLike, v: ArrayLike) -> A
     batch = np.broadcast_shapes(batch_axes(model, states), inputs.shape[:-1])
     control, effort = (np.array([getattr(a, key) for a in model.actuators]).T for key in ("control", "effort"))
     gain, bias = np.array([a.gain for a in model.actuators]), np.array([a.bias for a in model.actuators]).T
-    coordinate = limited_coordinates(model)  # of each freedom; a part of a rotation has no length
+    coordinate = limited_coordinates(model)  # the coordinate of each freedom; a part of a rotation has no length
     lengths = np.where(coordinate >= 0, states["q"][..., coordinate], 0.0) @ gear
     force = gain * np.clip(inputs, *control) + bias[0] + bias[1] * lengths + bias[2] * (states["v"] @ gear)
     return np.broadcast_to(np.clip(force, *effort) @ gear.T, (*batch, model.nv)).copy()

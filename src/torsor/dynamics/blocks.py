@@ -1,13 +1,13 @@
-"""Values, gradients, Jacobians and Hessians of a function, by blocks whose zeros are known.
+"""Values, gradients, Jacobians and Hessians of a function, in blocks with known zeros.
 
-For y = f(x_1, ..., x_k) and a multiplier c, solvers of optimal control ask for
+For y = f(x_1, ..., x_k) and a multiplier c, solvers of optimal control need
 
     value      y
-    gradient   J^T c, a part per input
-    jacobian   J, a block per input
-    hessian    d(J^T c)/dx, a block per pair of inputs, and d(J^T c)/dc = J^T
+    gradient   J^T c, one part per input
+    jacobian   J, one block per input
+    hessian    d(J^T c)/dx, one block per pair of inputs, and d(J^T c)/dc = J^T
 
-Each is a `BlockTable`: a row of numbers per state, found by a few programs, and the places of the entries in it.
+Each is a `BlockTable`: a row of numbers per state, computed by a few programs, and the places of the entries in it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from torsor.model.model import Model
 
 Array = NDArray[Any]
 
-# Functions whose whole Jacobian by their first three inputs is an algorithm of its own; a sixteenth of the time that
-# the jvp takes along all unit vectors (50 states of the Panda).
+# Functions whose Jacobian with respect to their first three inputs is a separate algorithm; it takes a sixteenth of the
+# time of the jvp along all unit vectors (50 states of the Panda).
 WHOLE = {forward_dynamics: forward_dynamics_derivatives, inverse_dynamics: inverse_dynamics_derivatives}
-# An entry is a structural zero if it is exactly zero at so many random states.
+# An entry is a structural zero if it is exactly zero at this many random states.
 PROBES, SEED = 3, 0
 
 
 def random_states(program: Program, count: int, seed: int = SEED) -> list[Array]:
-    """Inputs (count, ...) of a program, the same every time."""
+    """Random inputs (count, ...) of a program, the same every time."""
     rng, model = np.random.default_rng(seed), program.model
     result = []
     for name in program.inputs:
@@ -59,11 +59,11 @@ def random_states(program: Program, count: int, seed: int = SEED) -> list[Array]
 
 
 class Portion(NamedTuple):
-    """Numbers of a row that one program finds, for one direction after the other.
+    """Numbers of a row that one program computes, for one direction after the other.
 
-    name    what they are
-    first   where they begin
-    along   the input that takes all unit vectors in turn, or nothing
+    name    the name of the numbers
+    first   the index of the first
+    along   the input that takes all unit vectors one after the other, or nothing
     """
 
     name: str
@@ -73,7 +73,7 @@ class Portion(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers it finds for one direction."""
+        """The count of numbers for one direction."""
         return prod(self.program.shape)
 
     @property
@@ -85,7 +85,7 @@ class Portion(NamedTuple):
         return self.first + self.size * self.directions
 
     def run(self, given: Mapping[str, Array], out: Array) -> None:
-        """Find the numbers at many states: out (directions, states, size)."""
+        """Compute the numbers at many states: out (directions, states, size)."""
         program, own = self.program, {}
         if self.along:
             own[self.along] = np.eye(len(out)).reshape(-1, 1, *place_of(self.along).shape(program.model))
@@ -93,7 +93,7 @@ class Portion(NamedTuple):
         program.rows(*arrays, out=out.reshape(*out.shape[:2], *program.shape))
 
     def places(self, count: int) -> Array:
-        """Where the numbers of a row lie for many states, (states, directions * size), behind `first` of all states."""
+        """The places of a row's numbers for many states, (states, directions * size), after `first` of all states."""
         found = np.arange(self.directions * count * self.size).reshape(self.directions, count, self.size)
         return self.first * count + found.swapaxes(0, 1).reshape(count, -1)
 
@@ -127,7 +127,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockTable:
-    """Rows of numbers, one per state, and the blocks that they hold."""
+    """Rows of numbers, one per state, and the blocks in them."""
 
     parts: tuple[Portion, ...]
     blocks: tuple[Block, ...]
@@ -145,17 +145,17 @@ class BlockTable:
         return found
 
     def places(self, count: int) -> Array:
-        """Where the rows of so many states lie among these numbers, (count, width)."""
+        """The places of the rows of this many states among these numbers, (count, width)."""
         return np.concatenate([part.places(count) for part in self.parts], axis=1)
 
 
 class Blocks:
-    """The tables of a function of one model, made when they are asked for.
+    """The tables of a function of one model, made on demand.
 
     function  any function that `compile` takes;  options: those of `compile`
     inputs    the names of its inputs
     shapes    of one state of each
-    sizes     how many numbers they have;  widths: and how many their derivatives have, of quaternions one fewer
+    sizes     their counts of numbers;  widths: those of their derivatives, one fewer for quaternions
     """
 
     def __init__(self, model: Model, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -169,7 +169,7 @@ class Blocks:
 
     @property
     def has_quaternions(self) -> bool:
-        """Whether derivatives by q have fewer numbers than q."""
+        """Whether derivatives with respect to q have fewer numbers than q."""
         return self.sizes != self.widths
 
     @property
@@ -178,7 +178,7 @@ class Blocks:
 
     @cached_property
     def has_gradient(self) -> bool:
-        """Whether J^T c is one program: it is not for large matrices, nor are their second derivatives."""
+        """Whether J^T c is one program; for large matrices it is not, and they have no second derivatives."""
         return self.has_derivatives and not isinstance(self._gradient, MatrixGradient)
 
     @cached_property
@@ -208,7 +208,7 @@ class Blocks:
 
     @cached_property
     def hessian(self) -> BlockTable:
-        """Of every input: the blocks by all inputs, and that by c."""
+        """For every input: the blocks with respect to all inputs and to c."""
         first = self._curvatures()
         slopes, jacobian = self._slopes(first[-1].end)
         found = self._not_zero((*first, *slopes))
@@ -243,14 +243,15 @@ class Blocks:
         return tuple(parts), places
 
     def _whole(self) -> Any:
-        """The program of the Jacobian by the first three inputs, if there is one."""
+        """The program of the Jacobian with respect to the first three inputs, if there is one."""
         usual = self.options.get("method", "auto") == "auto" and not self.model.couplings
         if self.function not in WHOLE or not usual or self.model.nv > MOST_DENSE:
             return None
         return self._compiled(WHOLE[self.function])
 
     def _curvatures(self) -> tuple[Portion, ...]:
-        """The programs of second derivatives: of every input, along its unit vectors, by itself and those after it."""
+        """The programs of second derivatives: for every input, along its unit vectors, with respect to it and later
+        ones."""
         parts: list[Portion] = []
         for a, name in enumerate(self.inputs):
             program = self._compiled(vjp(jvp(self.function, name), self.inputs[a:]))
@@ -260,7 +261,7 @@ class Blocks:
     def _second(self, parts: tuple[Portion, ...], a: int, b: int, found: Array) -> tuple[Array, Array]:
         """The places of the entries (width of a, width of b) of a block of the Hessian, and whether each is kept.
 
-        Second derivatives are symmetric, but for those by quaternions, along axes that turn with the body.
+        Second derivatives are symmetric, except with respect to quaternions, along axes that rotate with the body.
         """
         if b < a:
             places, keep = self._second(parts, b, a, found)
@@ -272,12 +273,12 @@ class Blocks:
 
     @staticmethod
     def _moved(first: tuple[Portion, ...], used: tuple[Portion, ...], slopes: tuple[Portion, ...]) -> Array:
-        """Where the numbers of a row lie when the parts that are not used are left out."""
+        """The places of a row's numbers when unused parts are omitted."""
         lengths = [(part.end - part.first, part in used or part in slopes) for part in (*first, *slopes)]
         return np.cumsum(np.concatenate([np.full(n, kept, int) for n, kept in lengths])) - 1
 
     def _not_zero(self, parts: tuple[Portion, ...]) -> Array:
-        """Which numbers of a row are no structural zeros."""
+        """Which numbers of a row are not structural zeros."""
         given = dict(zip(self.inputs, random_states(self.program, PROBES)))
         rng = np.random.default_rng(SEED)
         for part in parts:

@@ -50,13 +50,13 @@ def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike)
         try:
             one, many, few, split = model.__dict__[STORE].calls[what, first.dtype.char]
             result = one(*args) if first.ndim == 1 else many(*args)
-            # for few numbers, their sum is the quickest test that all are finite
+            # for few numbers, their sum is the fastest test that all are finite
             finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
             if finite and type(result) is ndarray:
                 return split(result) if split else result
-        except Exception:  # whatever an argument raises; it is explained below
+        except Exception:  # any error of an argument; it is explained below
             pass
-    else:  # perhaps on a GPU, in a layout that was seen before
+    else:  # perhaps on a GPU, in a known layout
         try:
             found = model.__dict__[STORE].on_gpu[what, type(first), first.dtype](args)
             if found is not None:
@@ -68,16 +68,16 @@ def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike)
 
 def call_with(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: ArrayLike | None) -> Array:
     """`call` for an algorithm that takes options."""
-    for x in options.values():  # a generator would take longer than the rest
+    for x in options.values():  # a generator expression would take longer than the rest
         if x is not None:
             return call_carefully(algorithm, model, args, None, **options)
     return call(algorithm, model, *args)
 
 
 def same_library(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the results of a function as arrays of JAX or PyTorch if an argument is one, on the CPU.
+    """Return the results of a function as JAX or PyTorch arrays if an argument is such an array on the CPU.
 
-    Arguments may stand in tuples. What holds no numbers that NumPy can read is left for the function to refuse.
+    Arguments may be in tuples. Arrays without numbers that NumPy can read are left for the function to refuse.
     """
 
     @functools.wraps(function)
@@ -97,26 +97,26 @@ def _leaves(*groups: Any) -> Iterator[Any]:
 
 
 def _of_a_library(x: Any) -> bool:
-    """Whether x is an array of JAX or PyTorch in the memory of the CPU."""
+    """Whether x is a JAX or PyTorch array in CPU memory."""
     if type(x) is ndarray or type(x).__module__.partition(".")[0] not in ("jax", "jaxlib", "torch"):
         return False
     return not gpu_array(x)
 
 
 def on_host(x: Any) -> Any:
-    """Arrays of JAX or PyTorch in the memory of the CPU as NumPy's, also in a tuple; anything else as it is."""
+    """JAX or PyTorch arrays in CPU memory as NumPy arrays, also in a tuple; anything else unchanged."""
     if type(x) is tuple:
         return tuple(map(on_host, x))
     if not _of_a_library(x):
         return x
     try:
         return np.asarray(x)
-    except Exception:  # whatever a tracer raises
+    except Exception:  # any error of a tracer
         return x
 
 
 def _like(own: Any, found: Any) -> Any:
-    """Arrays, or a named tuple of them, in the library of another array."""
+    """Arrays, or a named tuple of arrays, in the library of another array."""
     if isinstance(found, tuple):
         return type(found)(*(_like(own, x) for x in found))
     if type(own).__module__.startswith("torch"):
@@ -154,7 +154,7 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
 
 
 def _remember(what: Any, algorithm: Algorithm, model: Model, number: str, program: Any, split: Any) -> None:
-    """Let `call` find a program for one state and for many, and know how several results are split."""
+    """Store for `call` a program for one state and for many, and the function that splits several results."""
     made, few = store(model), len(program.shape) == 1 and program.shape[0] < 64
     one, many = (_unless_locked(algorithm, model, run) for run in (program.ufunc, program.rows))
     made.calls[what, number] = one, many, few, split
@@ -184,7 +184,7 @@ def _call_on_gpu(what: Any, algorithm: Algorithm, model: Model, state: dict[str,
 
 def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[str, ArrayLike],
                 options: tuple[str, ...], frame: Frame | None) -> Array:  # fmt: skip
-    """`call_carefully` for a batch of models: the numbers in which they differ are further inputs."""
+    """`call_carefully` for a batch of models: the numbers that differ are additional inputs."""
     model, found, made = batch.model, members(batch), store(batch)
     options = (*options, *found.inputs)
     if any(map(gpu_array, state.values())):
@@ -241,9 +241,9 @@ def gpu_backend() -> Any:
 
 
 def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) -> Any:
-    """One state of one long chain on a GPU: by levels, all links at once.  None where that would cost digits.
+    """One state of one long chain on a GPU: by levels, all links at once.  None if that would cost digits.
 
-    To find out, one state is computed by levels and by the sweeps on the host, which are quicker for one state.
+    To test this, one state is computed by levels and by the sweeps on the host.
     """
     from torsor.parallel.device import DeviceChain  # few programs solve one long chain on a GPU
 
@@ -255,9 +255,9 @@ def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) ->
         state = {"q": model.random_configuration(rng)}
         state |= {name: rng.normal(size=core_shape(model, name)) for name in algorithm.inputs[1:]}
         if "v" in state:
-            state["v"] *= 0.0  # velocities add up along a chain, so velocity forces would hide the others
+            state["v"] *= 0.0  # velocities add up along a chain, so velocity-dependent forces would hide the others
         given = {name: rng.normal(size=core_shape(model, name)) for name in options}
-        if "added_inertia" in given:  # as large as the inertias that are there
+        if "added_inertia" in given:  # as large as the inertias of the machine
             pivots = np.asarray(program_for(articulated.pivots, model, (), "d", None)(state["q"]))
             given["added_inertia"] = (0.1 + given["added_inertia"] ** 2) * pivots
         found = solver(*state.values(), *(x.ravel() for x in given.values()))
@@ -273,7 +273,7 @@ def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) ->
 
 def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str,
              frame: Frame | None, members: Members | None = None) -> Any:  # fmt: skip
-    """The program for these arguments, kept with the model, or with the structure of a batch."""
+    """The program for these arguments, stored with the model, or with the structure of a batch."""
 
     def make() -> Any:
         dtype = "float64" if number == "d" else "float32"
@@ -285,14 +285,14 @@ def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], nu
 
 
 LARGEST = int(np.finfo(np.float64).max)
-# A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
+# A pivot this much smaller than its diagonal entry is rounding error: sixteen digits, less a few for the elimination.
 SINGULAR_PIVOT = 1e-12
-# The cosine of a joint's angle below which its pivots are looked at: they fall with its square.
+# The cosine of a joint's angle below which its pivots are checked: they are proportional to its square.
 NEAR_LOCK = 1e-5
 
 
 def automatic_algorithm(model: Model, function: Callable[..., Any]) -> Algorithm:
-    """The algorithm of method="auto", decided once per model; for a batch, the one that is accurate for all."""
+    """The algorithm of method="auto", chosen once per model; for a batch, one that is accurate for all members."""
     require_models(model)
     if isinstance(model, ModelBatch):
         coupled = model.model.couplings and COUPLED.get(function.__name__)
@@ -301,7 +301,7 @@ def automatic_algorithm(model: Model, function: Callable[..., Any]) -> Algorithm
 
 
 def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
-    """Run an algorithm that concerns one body, or a frame on it."""
+    """Run an algorithm for one body, or a frame on it."""
     require_models(model)
     if body is None:
         raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
@@ -355,7 +355,7 @@ def shaped(model: Model, name: str, x: ArrayLike) -> Array:
 
 
 def _is_scalar(x: Any) -> bool:
-    """Whether the entry of an object array is a number or a symbol: something that can be added and multiplied."""
+    """Whether the entry of an object array is a number or a symbol, so that it can be added and multiplied."""
     return hasattr(x, "__add__") and hasattr(x, "__mul__") and not isinstance(x, str | bytes | list | tuple)
 
 
@@ -366,7 +366,7 @@ def near_lock(model: Model, q: Array) -> bool:
 
 
 def _unless_locked(algorithm: Algorithm, model: Model, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A program for `call`; it returns nothing near a lock, so that `call_carefully` decides."""
+    """A program for `call` that returns None near a lock, so that `call_carefully` decides."""
     if not (algorithm.inverts and len(model.locking_coordinates)):
         return run
 
@@ -378,7 +378,7 @@ def _unless_locked(algorithm: Algorithm, model: Model, run: Callable[..., Any]) 
 
 
 def _pivots_of(algorithm: Algorithm) -> tuple[Algorithm, Algorithm]:
-    """What gives the pivots and the diagonal of the matrix that an algorithm inverts."""
+    """The algorithms for the pivots and the diagonal of the matrix that an algorithm inverts."""
     return (coupled.pivots, coupled.diagonal) if algorithm.couples else (articulated.pivots, composite.diagonal)
 
 
@@ -390,10 +390,10 @@ def refuse_singular_at(algorithm: Algorithm, model: Model, q: Array, added_inert
 
 
 def refuse_singular(algorithm: Algorithm, model: Model, q: Array, pivots: Array, diagonal: Array) -> None:
-    """Raise if M is singular to rounding, naming a joint to blame.
+    """Raise if M is singular to rounding, and name the joint.
 
     M can be singular only if some body has no mass or no extent, or where a joint locks; all other models and states
-    skip this test.  A pivot of M is what remains of a diagonal entry when all joints beyond are free.  It is compared
+    skip this test.  A pivot of M is the rest of a diagonal entry when all joints beyond are free.  It is compared
     with that diagonal entry.
     """
     bad = np.argwhere(~(pivots > SINGULAR_PIVOT * np.abs(diagonal)))
@@ -417,14 +417,14 @@ def refuse_singular(algorithm: Algorithm, model: Model, q: Array, pivots: Array,
 
 
 def _number_like(arrays: Iterable[Array]) -> Callable[[float], Any]:
-    """What makes the model's constants numbers of mpmath, if arguments are: quotients of constants have all digits."""
+    """The converter of the model's constants to mpmath numbers if arguments are, so that quotients keep all digits."""
     every = (x for array in arrays if array.dtype == object for x in array.flat)
     return next((x.context.mpf for x in every if hasattr(x, "context")), float)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
+@np.errstate(over="ignore", invalid="ignore")  # results that are not finite are refused
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
-    """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
+    """One state after the other by the reference engine, for longdouble, mpmath and symbols."""
     dtype = np.result_type(*arrays.values())
     evaluate: Callable[..., Any] = duals.evaluate if isinstance(algorithm, Derivative) else reference.evaluate
     number = np.longdouble if dtype.kind == "f" else _number_like(arrays.values())

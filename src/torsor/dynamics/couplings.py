@@ -1,7 +1,7 @@
-"""Machines whose joints follow others, q = ratio q_leader + offset: states that obey, and large machines.
+"""Machines whose joints follow others, q = ratio q_leader + offset: checks of states, and large machines.
 
-`algorithms/coupled.py` has the equations, and the code of programs, of up to `MOST_COUPLED` freedoms.  The functions
-here do the same with dense matrices, for machines of any size: a call for many freedoms does not wait for code.
+`algorithms/coupled.py` has the equations and the code of programs for up to `MOST_COUPLED` freedoms.  The functions
+here do the same with dense matrices for machines of any size, so a call does not wait for compilation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torsor.model.model import Model
 
 Array = NDArray[Any]
 
-# A start obeys its couplings if it does to within this: numbers typed with ten digits do.
+# The tolerance for a state that obeys its couplings: numbers typed with ten digits pass.
 OBEYED = 1e-9
 
 

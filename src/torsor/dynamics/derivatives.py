@@ -1,4 +1,4 @@
-"""`vjp` and `jvp`: products with the Jacobian of a public function, in O(n) of the function itself."""
+"""`vjp` and `jvp`: products with the Jacobian of a public function, in O(n) like the function itself."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from torsor.outputs import Parameters, Several
 from torsor.sweeps import Algorithm
 from torsor.validate import refused_function, shown
 
-# Dense Jacobians and regressors are derivatives themselves.
+# Dense Jacobians and regressors are themselves derivatives.
 DIFFERENTIABLE = [f for f, algorithm in ALGORITHMS.items() if not isinstance(algorithm.output, Several | Parameters)]
-# The vjp of a matrix is straight-line code up to this many freedoms; the code is long.
+# The vjp of a matrix is straight-line code up to this many freedoms, because the code is long.
 MOST_FREEDOMS = 24
 # Functions that are products: M x without gravity and velocity, M^-1 x, and J v of every body.
 PRODUCTS = ("inverse_dynamics", "mass_solve", "body_twists")
-# How to get products with the derivatives of what is a derivative itself.
+# How to get products with the derivatives of functions that are themselves derivatives.
 INSTEAD = {
     "inverse_dynamics_derivatives": "ts.vjp(ts.jvp(ts.inverse_dynamics)) is the product of second derivatives",
     "forward_dynamics_derivatives": "ts.vjp(ts.jvp(ts.forward_dynamics)) is the product of second derivatives",
@@ -39,29 +39,29 @@ INSTEAD = {
 
 
 def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
-    r"""Make the function that multiplies the transposed Jacobian of a function with a vector: a gradient.
+    r"""Make the function that multiplies the transposed Jacobian of a function by a vector: a gradient.
 
     For $y = f(x)$ it returns $\bar x = J^T \bar y$, the gradient of $\bar y \cdot y$, at the cost of about two
-    evaluations of f. Gradients by q have nv numbers: they belong to `q = model.integrate(q, dx)`.
+    evaluations of f. Gradients with respect to q have nv numbers, along `model.integrate(q, dx)`.
 
     Parameters
     ----------
     function : callable
         A public function, `jvp` of one, or `rollout`.
     wrt : str or sequence of str, optional
-        By what: an argument ("q", "v", "tau", "qdd", "b", "external", "base_velocity", "base_acceleration"), "gravity",
-        "inertia", "placement"; of `rollout` also parameters of forces, "PD.kp". Default: all arrays that the function
-        must be given.
+        The inputs to differentiate: an argument ("q", "v", "tau", "qdd", "b", "external", "base_velocity",
+        "base_acceleration"), "gravity", "inertia", "placement"; for `rollout` also parameters of forces, "PD.kp".
+        Default: all required arrays of the function.
 
     Returns
     -------
     gradient : callable
-        Takes the function's arguments and then the cotangents; returns an array, or a named tuple of several.
+        A function of the original arguments and the cotangents; it returns an array, or a named tuple of arrays.
 
     Raises
     ------
     ArgumentError
-        The function has no derivative, or not by that.
+        The function has no derivative, or none with respect to that input.
 
     Examples
     --------
@@ -73,33 +73,33 @@ def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
     >>> np.allclose(row.tau, ts.inverse_mass_matrix(arm, q)[1])
     True
     """
-    if (own := getattr(function, "vjp", None)) is not None:  # a function that brings its own, as a rollout does
+    if (own := getattr(function, "vjp", None)) is not None:  # a function with its own vjp, such as a rollout
         return own(wrt)
     return Differentiated(_known(function, "jvp"), "vjp", wrt_names(wrt))
 
 
 def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
-    r"""Make the function that multiplies the Jacobian of a function with a vector: a directional derivative.
+    r"""Make the function that multiplies the Jacobian of a function by a vector: a directional derivative.
 
     For $y = f(x)$ it returns $\dot y = J \dot x$, at the cost of about two evaluations of f. A direction of q has nv
-    numbers: it belongs to `q = model.integrate(q, dx)`.
+    numbers, along `model.integrate(q, dx)`.
 
     Parameters
     ----------
     function : callable
         A public function, or `vjp` or `jvp` of one.
     wrt : str or sequence of str, optional
-        By what: as in `vjp`.
+        The inputs to differentiate, as in `vjp`.
 
     Returns
     -------
     derivative : callable
-        Takes the function's arguments and then the tangents; returns what the function returns.
+        A function of the original arguments and the tangents; its results have the same form.
 
     Raises
     ------
     ArgumentError
-        The function has no derivative, or not by that.
+        The function has no derivative, or none with respect to that input.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
 
 @dataclass(frozen=True, repr=False)
 class Differentiated:
-    """What `vjp` and `jvp` return: a function of a model and arrays, which `compile` and `export` also take."""
+    """The result of `vjp` and `jvp`: a function of a model and arrays, which `compile` and `export` also take."""
 
     function: Callable[..., Any]
     mode: str
@@ -136,7 +136,7 @@ class Differentiated:
                  **options: ArrayLike | None) -> Any:  # fmt: skip
         require_models(model)
         if method == "auto" and options.get("added_inertia") is not None and not machine_of(model).couplings:
-            method = next(iter(METHODS.get(self.root.__name__, ("auto",))))  # the one that takes it, if any does
+            method = next(iter(METHODS.get(self.root.__name__, ("auto",))))  # the method that takes it, if there is one
         algorithm, by_columns = store(model).once(("derivative", self, method), lambda: self.algorithm(model, method))
         if not options and body is None and not by_columns and self.plain(algorithm, len(args)):
             return call(algorithm, model, *args)
@@ -152,7 +152,7 @@ class Differentiated:
 
     @functools.cache  # noqa: B019 (few derivatives are made, and these live as long as the functions)
     def plain(self, algorithm: Derivative, count: int) -> bool:
-        """Whether so many arguments are the arrays of the algorithm, and it needs nothing else."""
+        """Whether this number of arguments matches the arrays of the algorithm, and it needs nothing else."""
         return count == len(algorithm.inputs) and not takes_frame(algorithm) and not self.needed(algorithm)
 
     def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None, *,
@@ -182,11 +182,12 @@ class Differentiated:
         result = derivative(primal, self.mode, primal.inputs if self.wrt is None else self.wrt)
         has_others = not result.has_loops and not result.couples and self.function in ALGORITHMS
         if method == "auto" and has_others and not by_products(result) and (_is_large(model) or specialised is False):
-            return derivative(ALGORITHMS[self.function], self.mode, result.wrt)  # one that loops differentiate, if any
+            # one that loops can differentiate
+            return derivative(ALGORITHMS[self.function], self.mode, result.wrt)
         return result
 
     def check_options(self, algorithm: Derivative, named: tuple[str, ...], given: tuple[str, ...]) -> None:
-        """Refuse options that the function does not take, or that are not given and `wrt` needs."""
+        """Refuse options that the function does not take, and missing options that `wrt` needs."""
         for name in named:
             if name not in algorithm.options:
                 known = ", ".join(("method", *inspect.signature(self.root).parameters.keys() & {*algorithm.options}))
@@ -195,12 +196,12 @@ class Differentiated:
             raise ArgumentError(f"{self.__name__} is to be differentiated by {name}: give {name}=, perhaps zeros")
 
     def needed(self, algorithm: Algorithm) -> set[str]:
-        """The options by which is differentiated."""
+        """The options with respect to which the function is differentiated."""
         wrt = algorithm.wrt if isinstance(algorithm, Derivative) else ()
         return {name for name in algorithm.options if name in wrt or f"d{name}" in algorithm.inputs}
 
     def _arranged(self, algorithm: Derivative, args: tuple[Any, ...], body: Any) -> tuple[tuple[Any, ...], Any]:
-        """The arrays, and the body of a Jacobian, which may stand between them."""
+        """The arrays, and the body of a Jacobian, which may be among them."""
         names = [
             p.name for p in list(inspect.signature(self.root).parameters.values())[1:] if p.kind is not p.KEYWORD_ONLY
         ]
@@ -220,12 +221,12 @@ class Differentiated:
         return args, body
 
     def by(self, wrt: str | Iterable[str] | None) -> Differentiated:
-        """The same with other `wrt`; None leaves it as it is."""
+        """The same with another `wrt`; None keeps it."""
         return self if wrt is None else replace(self, wrt=wrt_names(wrt))
 
 
 def _is_large(model: Model) -> bool:
-    """Whether a matrix has too many freedoms for straight-line code of its vjp."""
+    """Whether a model has too many freedoms for straight-line code of the vjp of a matrix."""
     return machine_of(model).nv > MOST_FREEDOMS
 
 
@@ -246,7 +247,7 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
 
 
 def wrt_names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """The names in `wrt`, checked; None if there are none given."""
+    """The names in `wrt`, checked; None if none are given."""
     if wrt is None:
         return None
     given: Any = (wrt,) if isinstance(wrt, str) or getattr(wrt, "shape", None) == () else wrt

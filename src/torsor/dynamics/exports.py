@@ -25,9 +25,8 @@ from torsor.later import Later
 from torsor.model.model import Model, require_model
 from torsor.model.names import BodyFrames
 
-wasm_files = Later("torsor.backends.wasm_files")  # needs the writers of code, which few programs load
-
-STATES = 5  # of the test vectors
+wasm_files = Later("torsor.backends.wasm_files")  # needs the code writers, which few programs load
+STATES = 5  # states in the test vectors
 LANGUAGES = {"c": "C99", "wasm": "WebAssembly"}
 DEFAULTS: dict[str, Any] = {"dtype": "float64", "body": None, "method": "auto", "specialised": None, "Q": None}
 DEFAULTS |= dict.fromkeys(OptionalInputs.__annotations__, False)
@@ -47,11 +46,11 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
            language: str = "c", api: str = "c", **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
     """Write a function of one model as C99, for controllers without Python, or as WebAssembly.
 
-    In C, it writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm),
+    In C, it writes NAME.h and NAME.c (the function: no allocation, no global state, no library except libm),
     NAME_vectors.h (inputs and expected outputs), example.c (runs the function on them) and README.txt (how to compile
     it). In WebAssembly, it writes NAME.wasm, NAME.mjs (a JavaScript module that loads it, for browsers and Node),
-    NAME_vectors.json, example.mjs and README.txt. The last line of a text says which torsor wrote it, when, and with
-    which options.
+    NAME_vectors.json, example.mjs and README.txt. The last line of a text file records the version of torsor, the date
+    and the options.
 
     Parameters
     ----------
@@ -62,11 +61,11 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
     folder : str or Path
         Created if it does not exist; only files that torsor wrote before are replaced.
     name : str, optional
-        Of the function in C. Default: from the names of the model and the function.
+        The name of the function in C. Default: made from the names of the model and the function.
     language : str, default "c"
         "c" or "wasm".
     api : str, default "c"
-        "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados take them
+        "c", or "casadi": NAME_casadi.c adds the function and its derivatives for `casadi.external` and acados
         (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi).
     **options : str, bool, int or (n, 4, 4) array_like
         As of `compile`: dtype, body, method, specialised, Q, external, base_velocity, base_acceleration.

@@ -2,7 +2,7 @@
 
 `casadi.external` and code that CasADi generates find a function F and its derivatives by name: F, jac_F, adj1_F and
 jac_adj1_F, each with functions beside it that describe its arguments.  Arguments are arrays of the entries that are not
-structural zeros, column by column.  A missing input stands for zeros, a missing output is not wanted.
+structural zeros, column by column.  A missing input means zeros, a missing output is not needed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ CASADI_SYMBOL_EXPORT int NAME_work(casadi_int *n_arg, casadi_int *n_res, casadi_
 
 @dataclass(frozen=True)
 class Argument:
-    """An input or output of a function of the API: a matrix, of which the entries of `block` are stored; None: none."""
+    """An input or output of an API function: a matrix of which the entries of `block` are stored; None: none."""
 
     name: str
     shape: tuple[int, int]
@@ -121,7 +121,7 @@ class CasadiExternal:
         }
 
     def files(self) -> dict[str, str]:
-        """The text of each file but those of the function itself."""
+        """The text of each file except those of the function itself."""
         own = [function for name, function in self.functions.items() if name != "value"]
         texts = {f"{f.name}.h": f.header() for f in own} | {f"{f.name}.c": f.source() for f in own}
         return texts | {f"{self.name}_{SUFFIX}.c": self.source()}
@@ -167,7 +167,7 @@ class CasadiExternal:
         return text.replace("NAME", name)
 
     def _inputs(self, name: str) -> list[Argument]:
-        """x; of derivatives also y, c and the gradients, as far as they follow each other."""
+        """x; for derivatives also y, c and the gradients, according to the order of the derivative."""
         blocks = self.blocks
         found = [self._dense(x, size) for x, size in zip(blocks.inputs, blocks.sizes)]
         if name.startswith(("jac_", "adj1_")):
@@ -200,7 +200,7 @@ class CasadiExternal:
         return Argument(name, (size, 1), Block.of(np.arange(size)[:, None], np.ones((size, 1), bool)))
 
     def _descriptions(self, name: str, ins: Sequence[Argument], outs: Sequence[Argument]) -> str:
-        """The names and sparsities of the arguments, and where the numbers of the outputs are found."""
+        """The names and sparsities of the arguments, and the indices of the outputs' numbers."""
         lines = []
         for kind, arguments in (("in", ins), ("out", outs)):
             labels = ", ".join(f'"{x.name}"' for x in arguments)
@@ -256,7 +256,7 @@ class CasadiExternal:
         return max((part.directions for part in table.parts if part.along), default=0)
 
     def _workspace(self, table: BlockTable) -> int:
-        """How many numbers the largest workspace has."""
+        """The size of the largest workspace, in numbers."""
         return max(sum(self.functions[part.name].workspace.values()) for part in table.parts)
 
 

@@ -68,7 +68,7 @@ class MassFactor:
         return call(square_factor.apply, self.model, self.q, x)
 
     def apply_transposed(self, x: ArrayLike) -> Array:
-        """Multiply by the transpose: W^T x. Its square is twice the kinetic energy of the velocity x.
+        """Multiply by the transpose: W^T x. Its squared norm is twice the kinetic energy of the velocity x.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class MassFactor:
         return log_det_mass_matrix(self.model, self.q) / 2
 
     def matrix(self) -> Array:
-        """Form W, for study: O(n^2).
+        """Form W for study, in O(n^2).
 
         Returns
         -------
@@ -170,7 +170,7 @@ def mass_factor(model: Model, q: ArrayLike) -> MassFactor:
 
 def sample_velocities(model: Model, q: ArrayLike, rng: Any = None, *, kT: float = 1.0,
                       size: int | tuple[int, ...] = ()) -> Array:  # fmt: skip
-    r"""Draw velocities of thermal equilibrium, in O(n).
+    r"""Draw velocities in thermal equilibrium, in O(n).
 
     $$ v \sim \exp(-v^T M(q)\, v / (2 k_B T)) $$
 
@@ -185,12 +185,12 @@ def sample_velocities(model: Model, q: ArrayLike, rng: Any = None, *, kT: float 
     kT : float, default 1.0
         The temperature, as an energy in J.
     size : int or tuple of int, default ()
-        Leading axes: how many draws.
+        Leading axes: the number of draws.
 
     Returns
     -------
     v : (*size, ..., nv) ndarray
-        In rad/s and m/s.
+        Velocities, in rad/s and m/s.
 
     Raises
     ------

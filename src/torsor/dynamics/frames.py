@@ -1,8 +1,8 @@
 """Poses of frames, and the axes in which a twist is written.
 
-"body"            of the frame itself, at its origin: V = (omega, v) as the frame sees it
-"world"           of the base, at the base's origin: Ad_T V
-"world-aligned"   of the base, at the frame's origin: (R omega, R v)
+"body"            axes of the frame itself, at its origin: V = (omega, v)
+"world"           axes of the base, at the base's origin: Ad_T V
+"world-aligned"   axes of the base, at the frame's origin: (R omega, R v)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def frame_poses(model: Model, q: ArrayLike, frames: str | int | Sequence[str | i
     Returns
     -------
     poses : (..., 4, 4) or (..., k, 4, 4) ndarray
-        Rotation and place (in m).
+        Rotation and position (in m).
 
     Raises
     ------
@@ -94,7 +94,7 @@ def checked_poses(model: Model, Q: ArrayLike) -> Array:
 
 @same_library
 def referred(model: Model, q: ArrayLike, frame: int | str, reference: str, J: Array) -> Array:
-    """A Jacobian in the axes that `reference` names."""
+    """A Jacobian in the axes given by `reference`."""
     if chosen("reference", reference, REFERENCES) == "body":
         return J
     return _turned(frame_poses(model, q, frame), reference, J)
@@ -102,7 +102,7 @@ def referred(model: Model, q: ArrayLike, frame: int | str, reference: str, J: Ar
 
 @same_library
 def referred_rate(model: Model, v: ArrayLike, J: Array, rate: Array, where: tuple[ArrayLike, int | str, str]) -> Array:
-    """The derivative of such a Jacobian: d/dt (Ad_T J) = Ad_T (dJ/dt + ad_V J); world-aligned, only V's spin turns it.
+    """The derivative of such a Jacobian: d/dt (Ad_T J) = Ad_T (dJ/dt + ad_V J); world-aligned, with only the spin of V.
 
     where    q, frame and reference
     """

@@ -73,7 +73,7 @@ from torsor.outputs import Several
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
-INPUTS = ("q", "v", "tau")  # of forward dynamics without external wrenches
+INPUTS = ("q", "v", "tau")  # those of forward dynamics without external wrenches
 State = tuple[ArrayLike, ArrayLike, ArrayLike]
 
 
@@ -87,7 +87,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
 
     $$ M(q)\,\ddot q + b(q, v) = \tau + \textstyle\sum_i J_i^T F_i $$
 
-    $M$ is the mass matrix with the armature of the model on its diagonal, $b$ holds the Coriolis, centrifugal and
+    $M$ is the mass matrix with the armature of the model on its diagonal, $b$ has the Coriolis, centrifugal and
     gravity terms, and $F_i$ are external wrenches.
 
     Parameters
@@ -103,16 +103,16 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     external : (..., n, 6) array_like, optional
         The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
     added_inertia : (..., nv) array_like, optional
-        Added to the diagonal of M; with h D + h^2 K (dampers D, springs K) this is the linear system of an implicit
-        step.
+        A term added to the diagonal of M; with h D + h^2 K (dampers D, springs K) this is the linear system of an
+        implicit step.
     base_velocity : (..., 6) array_like, optional
         Twist (omega, v) of a moving base, in its own frame.
     base_acceleration : (..., 6) array_like, optional
-        The derivative of that twist by time; gravity acts besides.
+        The time derivative of that twist; gravity acts in addition.
     method : str, default "auto"
         "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite" (M and a
         solve), "fixman" (relaxed constraints), "segments" (one long chain, cut into segments that share a processor's
-        vectors), "constraint-force" (O(log n) deep: one very long chain on a GPU) or "auto".
+        vectors), "constraint-force" (O(log n) depth: one very long chain on a GPU) or "auto".
 
     Returns
     -------
@@ -124,20 +124,21 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     ArgumentError
         A shape does not fit the model, a number is not finite, or the method is unknown.
     SingularError
-        The mass matrix is singular in a state, or a named method loses half of the digits.
+        The mass matrix is singular in a state, or a method chosen by name loses half of the digits.
 
     Notes
     -----
     "auto" considers those of the first four methods that are as accurate as "articulated" on this model, and takes the
     one with the fewest operations (see `explain`). For one state of a chain of 2000 bodies or more it takes "segments"
-    if the joints and masses allow. With a named method, and with "auto" in batches, a state gives the same bits alone
-    and anywhere in a batch. If joints follow others (`model.couplings`), the accelerations obey the couplings.
+    if the joints and masses allow. With a method chosen by name, and with "auto" in batches, a state gives the same
+    bits alone and anywhere in a batch. If joints follow others (`model.couplings`), the accelerations obey the
+    couplings.
 
     After R. Featherstone, Rigid Body Dynamics Algorithms, Springer 2008, section 7.3; Ploen & Park 1999, Eqs 39-41.
 
     Examples
     --------
-    A rod of 1 m that is held horizontally and let go begins to fall with 3 g / (2 l):
+    A horizontal rod of 1 m, released from rest, begins to fall with 3 g / (2 l):
 
     >>> import numpy as np, torsor as ts
     >>> rod = ts.zoo.pendulum(length=1.0)
@@ -146,7 +147,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     """
     if method == "auto":
         state: Any = q
-        try:  # `call`, inlined: this path is called millions of times, with one state per call
+        try:  # `call`, inlined: this path runs millions of times, with one state per call
             plain = external is added_inertia is base_velocity is base_acceleration is None
             if plain and state.ndim == 1 and type(q) is ndarray:
                 result = model.__dict__[STORE].quick[state.dtype.char](q, v, tau)
@@ -204,10 +205,10 @@ def _moves(options: Mapping[str, Any]) -> bool:
 
 @same_library
 def _on_a_moving_base(method: str, model: Model, state: State, options: Mapping[str, Any]) -> Array:
-    """Forward dynamics by methods that begin at a base at rest: its motion as torques."""
+    """Forward dynamics by methods for a base at rest: the motion of the base becomes torques."""
     q, v, tau = state
-    felt = base_forces(model, q, v, **{name: options[name] for name in BASE_MOTION})
-    return _forward_by(method, model, (q, v, _added(model, tau, felt)), {**options, **dict.fromkeys(BASE_MOTION)})
+    torques = base_forces(model, q, v, **{name: options[name] for name in BASE_MOTION})
+    return _forward_by(method, model, (q, v, _added(model, tau, torques)), {**options, **dict.fromkeys(BASE_MOTION)})
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -232,7 +233,7 @@ def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
     base_velocity : (..., 6) array_like, optional
         Twist (omega, v) of a moving base, in its own frame.
     base_acceleration : (..., 6) array_like, optional
-        The derivative of that twist by time; gravity acts besides.
+        The time derivative of that twist; gravity acts in addition.
     method : str, default "auto"
         "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
 
@@ -267,7 +268,7 @@ def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
 def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike | None = None,
                 base_velocity: ArrayLike | None = None,
                 base_acceleration: ArrayLike | None = None) -> Array:  # fmt: skip
-    """Compute the torques that hold the accelerations at zero: Coriolis, centrifugal and gravity terms.
+    """Compute the torques at zero acceleration: Coriolis, centrifugal and gravity terms.
 
     mass_solve(model, q, tau - bias) is the forward dynamics, also on a moving base.
 
@@ -284,12 +285,12 @@ def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike
     base_velocity : (..., 6) array_like, optional
         Twist (omega, v) of a moving base, in its own frame.
     base_acceleration : (..., 6) array_like, optional
-        The derivative of that twist by time; gravity acts besides.
+        The time derivative of that twist; gravity acts in addition.
 
     Returns
     -------
     tau : (..., nv) ndarray
-        In N m and N.
+        Torques and forces, in N m and N.
 
     Raises
     ------
@@ -312,8 +313,8 @@ def base_forces(model: Model, q: ArrayLike, v: ArrayLike, base_velocity: ArrayLi
                 base_acceleration: ArrayLike | None) -> Array:  # fmt: skip
     """Compute the torques that a moving base causes at the joints: bias(0, 0) - bias(V_0, dV_0).
 
-    Added to tau they make forward dynamics and rollouts those of a machine on that base, with any function that knows
-    no moving base; `forward_dynamics` and its derivatives take `base_velocity` and `base_acceleration` themselves.
+    Add them to tau to use functions without moving bases, such as rollouts, for a machine on that base.
+    `forward_dynamics` and its derivatives take `base_velocity` and `base_acceleration` themselves.
 
     Parameters
     ----------
@@ -322,16 +323,16 @@ def base_forces(model: Model, q: ArrayLike, v: ArrayLike, base_velocity: ArrayLi
     q : (..., nq) array_like
         Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
     v : (..., nv) array_like
-        Velocities in rad/s and m/s.
+        Velocities, in rad/s and m/s.
     base_velocity : (..., 6) array_like or None
         V_0 of the base, angular first, in its frame.
     base_acceleration : (..., 6) array_like or None
-        dV_0/dt of the base, likewise.
+        dV_0/dt of the base, also in its frame.
 
     Returns
     -------
     tau : (..., nv) ndarray
-        In N m and N.
+        Torques and forces, in N m and N.
 
     Raises
     ------
@@ -364,7 +365,7 @@ def gravity_forces(model: Model, q: ArrayLike) -> Array:
     Returns
     -------
     tau : (..., nv) ndarray
-        In N m and N.
+        Torques and forces, in N m and N.
 
     Raises
     ------
@@ -395,7 +396,7 @@ def mass_matrix(model: Model, q: ArrayLike) -> Array:
     Returns
     -------
     M : (..., nv, nv) ndarray
-        In kg m^2, kg m and kg.
+        The mass matrix, in kg m^2, kg m and kg.
 
     Raises
     ------
@@ -428,7 +429,7 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
         Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
     method : str, default "auto"
         "articulated" (articulated inertias, column by column), "product" (as U^T D^-1 U, for short paths to the base),
-        "fixman" (relaxed constraints) or "auto": the quicker of the first two.
+        "fixman" (relaxed constraints) or "auto": the faster of the first two.
 
     Returns
     -------
@@ -474,7 +475,7 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, added_inertia: Array
     b : (..., nv) array_like
         The right-hand side.
     added_inertia : (..., nv) array_like, optional
-        Added to the diagonal of M.
+        A term added to the diagonal of M.
     method : str, default "auto"
         "articulated", "udut", "composite" (through M), "fixman" (all bodies floating, their constraints eliminated),
         "constraint-force" (the same in O(log n) depth) or "auto": the fewest operations of the first three.
@@ -512,7 +513,7 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, added_inertia: Array
 
 
 def _couples(model: Any, method: str) -> bool:
-    """Whether joints follow others, which only method="auto" obeys."""
+    """Whether joints follow others; only method="auto" obeys couplings."""
     coupled = bool(getattr(model, "couplings", ()))
     if coupled and method != "auto":
         raise ArgumentError(f"method {method!r} knows no coupled joints: leave out method=, or use model.uncoupled()")
@@ -536,7 +537,7 @@ def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Arr
 
 
 def _fixman(model: Model) -> fixman.FixmanMethod:
-    """Relaxed constraints, with rods, points and massless bodies braced if there are any."""
+    """The method of relaxed constraints; rods, points and massless bodies are braced."""
     if not isinstance(model, Model):  # refused later, with the other arguments
         return fixman.REGULAR
     require_no_armature(model, "the method 'fixman', which lets every body float on its own,")
@@ -565,12 +566,12 @@ def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, 
     base_velocity : (..., 6) array_like, optional
         Twist (omega, v) of a moving base, in its own frame.
     base_acceleration : (..., 6) array_like, optional
-        The derivative of that twist by time; gravity acts besides.
+        The time derivative of that twist; gravity acts in addition.
 
     Returns
     -------
     F : (..., n, 6) ndarray
-        (moment, force), in the body's frame at its origin, in N m and N.
+        Wrenches (moment, force), in the body's frame at its origin, in N m and N.
 
     Raises
     ------
@@ -579,7 +580,7 @@ def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, 
 
     Examples
     --------
-    A pendulum that hangs pulls at its joint with its weight:
+    A hanging pendulum loads its joint with its weight:
 
     >>> import torsor as ts
     >>> print(ts.constraint_forces(ts.zoo.pendulum(), [0.0], [0.0], [0.0]).round(3) + 0.0)
@@ -632,7 +633,7 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
 
 
 def log_det_gradient(model: Model, q: ArrayLike) -> Array:
-    """Compute the gradient of log det M by q, in O(n).
+    """Compute the gradient of log det M with respect to q, in O(n).
 
     For a quaternion it is along the axes of the body's angular velocity.
 
@@ -712,7 +713,7 @@ def body_poses(model: Model, q: ArrayLike) -> Array:
     Returns
     -------
     poses : (..., n, 4, 4) ndarray
-        Rotation and place (in m) of every body's frame.
+        Rotation and position (in m) of every body's frame.
 
     Raises
     ------
@@ -741,12 +742,12 @@ def body_twists(model: Model, q: ArrayLike, v: ArrayLike, *, base_velocity: Arra
     v : (..., nv) array_like
         Velocities, in rad/s and m/s.
     base_velocity : (..., 6) array_like, optional
-        Twist of a moving base, in its own frame.
+        Twist (omega, v) of a moving base, in its own frame.
 
     Returns
     -------
     twists : (..., n, 6) ndarray
-        (omega, v), in rad/s and m/s.
+        Twists (omega, v), in rad/s and m/s.
 
     Raises
     ------
@@ -797,7 +798,7 @@ def jacobian(model: Model, q: ArrayLike, body: int | str, *, reference: str = "b
     >>> import numpy as np, torsor as ts
     >>> arm = ts.zoo.double_pendulum()
     >>> J = ts.jacobian(arm, [0.0, 0.0], "tip", reference="world-aligned")
-    >>> print(J[3] + 0.0)  # how fast the tip moves along x
+    >>> print(J[3] + 0.0)  # the speed of the tip along x
     [-2. -1.]
     """
     J = on_frame(kinematics.jacobian, model, body, q)
@@ -805,7 +806,7 @@ def jacobian(model: Model, q: ArrayLike, body: int | str, *, reference: str = "b
 
 
 def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str, *, reference: str = "body") -> Array:
-    """Compute the derivative of a Jacobian by time: the twist changes by J qdd + J_dot v.
+    """Compute the time derivative of a Jacobian: the twist changes by J qdd + J_dot v.
 
     Parameters
     ----------
@@ -867,7 +868,7 @@ def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike, *, base_velocity: A
     Returns
     -------
     T : (...) ndarray
-        In J.
+        The energy, in J.
 
     Raises
     ------
@@ -884,7 +885,7 @@ def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike, *, base_velocity: A
 
 
 def potential_energy(model: Model, q: ArrayLike) -> Array:
-    """Compute the potential energy of gravity, zero with the mass centre at the base's origin.
+    """Compute the potential energy of gravity; it is zero if the mass centre is at the base's origin.
 
     Parameters
     ----------
@@ -896,7 +897,7 @@ def potential_energy(model: Model, q: ArrayLike) -> Array:
     Returns
     -------
     U : (...) ndarray
-        In J.
+        The energy, in J.
 
     Raises
     ------
@@ -959,7 +960,7 @@ def center_of_mass(model: Model, q: ArrayLike) -> Array:
     Returns
     -------
     place : (..., 3) ndarray
-        In m.
+        The position of the mass centre, in m.
 
     Raises
     ------
@@ -1006,7 +1007,7 @@ ALGORITHMS: dict[Callable[..., Any], Algorithm] = {
 
 
 def algorithm_for(model: Model, function: Callable[..., Any], method: str, specialised: bool | None) -> Algorithm:
-    """The algorithm that is compiled for a function."""
+    """The algorithm to compile for a function."""
     if not any(function is known for known in ALGORITHMS):
         raise validate.refused_function(function, "cannot be compiled; these can", (f.__name__ for f in ALGORITHMS))
     algorithm = ALGORITHMS[function]
@@ -1025,7 +1026,7 @@ def algorithm_for(model: Model, function: Callable[..., Any], method: str, speci
 
 
 def _in_segments(model: Model, *state: ArrayLike) -> bool:
-    """Whether method="auto" cuts the chain into segments: one float64 state of a long chain that allows it."""
+    """Whether method="auto" cuts the chain into segments: for one float64 state of a suitable long chain."""
     if not isinstance(model, Model) or model.n < SEGMENTS_FROM:
         return False
     if any(hasattr(x, "__dlpack_device__") and not isinstance(x, ndarray) for x in state):
@@ -1043,7 +1044,7 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
 
 
 def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
-    """`_by_parts` with a fast path first, as in `call`: checking every number would take half as long again."""
+    """`_by_parts` with a fast path first, as in `call`: checking every number would add half of the time."""
     arrays = {name: x for name, x in given.items() if x is not None}
     q: Any = arrays["q"]
     if type(q) is ndarray and q.dtype.char == "d" and not len(model.locking_coordinates):
@@ -1059,7 +1060,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
 
 @same_library
 def _by_parts(method: str, function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
-    """One state after the other in float64, by methods that work on segments or levels of a chain at once."""
+    """One state after the other in float64, by methods that process segments or levels of a chain in parallel."""
     require_model(model)
     arrays = {name: checked(model, name, x) for name, x in given.items() if x is not None}
     batch = batch_axes(model, arrays)
@@ -1087,14 +1088,14 @@ def _by_parts(method: str, function: Callable[..., Array], model: Model, **given
 
 
 def _require_one(method: str, model: Model) -> None:
-    """Raise for a batch of models, which only compiled methods take."""
+    """Raise for a batch of models, which only compiled methods accept."""
     if isinstance(model, ModelBatch):
         raise ArgumentError(f'method "{method}" takes one model, not {model!r}; take its members one by one')
     require_model(model)
 
 
 def _is_large(model: Model) -> bool:
-    """Whether there are too many freedoms for straight-line code through the mass matrix."""
+    """Whether the model has too many freedoms for straight-line code through the mass matrix."""
     return isinstance(model, Model) and model.nv > MOST_FREEDOMS
 
 
@@ -1125,9 +1126,9 @@ def _by_dense_factor(model: Model, q: ArrayLike, b: ArrayLike) -> Array:
 
 def _compared(method: str, function: Callable[..., Array], result: Array, model: Model, *args: ArrayLike,
               **options: ArrayLike | None) -> Array:  # fmt: skip
-    """The result of a named method, if it keeps half of its digits; the sweeps compute it again for comparison.
+    """The result of a method chosen by name, if it keeps half of its digits, compared with the sweeps.
 
-    Numbers of other kinds (on a GPU, symbols, mpmath) are not compared.  Nor are methods that factor M, if the pivot
+    Other kinds of numbers (on a GPU, symbols, mpmath) are not compared.  Nor are methods that factor M, if the pivot
     ratio of the model is at most `COMPARED`.
     """
     found = on_host(result)

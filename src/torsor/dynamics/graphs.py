@@ -1,4 +1,4 @@
-"""`record`: a function of arrays on a GPU, such as a step of a controller, as one CUDA graph."""
+"""`record`: a function of GPU arrays, such as a step of a controller, as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ cuda_graph = Later("torsor.backends.cuda_graph")  # few programs record one
 
 
 class Recorded:
-    """Hold a function whose kernels are launched together: calling it runs them on what its arrays hold now.
+    """Hold a function whose kernels are launched together: a call runs them on the current contents of its arrays.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ class Recorded:
     Attributes
     ----------
     arrays : tuple
-        What it reads. Write new numbers into these arrays, in place.
+        Its input arrays. Write new numbers into these arrays, in place.
     results : array or tuple
-        What it writes: the same arrays in every run.
+        Its output arrays: the same arrays in every run.
 
     Examples
     --------
@@ -51,14 +51,14 @@ def record(step: Callable[..., Any], *arrays: Any) -> Recorded:
     """Record a function of arrays on a GPU as one CUDA graph: several functions at the cost of one launch.
 
     The function is called three times. It may call functions and programs of torsor and of the arrays' library, and
-    must not read numbers on the host. Everything else about it is fixed from then on: shapes, numbers, decisions.
+    must not read numbers on the host. Shapes, constants and decisions are fixed in the graph.
 
     Parameters
     ----------
     step : callable
         The function. It takes the arrays and returns an array, or a tuple of arrays.
     *arrays : (...) array_like on the device
-        CuPy arrays, or PyTorch tensors. The graph reads them where they are: keep them, and write into them.
+        CuPy arrays, or PyTorch tensors. The graph reads them in place: keep them, and write into them.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def record(step: Callable[..., Any], *arrays: Any) -> Recorded:
     Raises
     ------
     ArgumentError
-        The first array is not on a GPU, or is one of JAX: `jax.jit` records graphs itself.
+        The first array is not on a GPU, or is a JAX array: `jax.jit` records graphs itself.
 
     Examples
     --------

@@ -1,13 +1,14 @@
-"""Inertial parameters: which of them torques reveal, and their identification from motion.
+"""Inertial parameters: which of them torques reveal, and their identification from a motion.
 
 pi has ten numbers per body, in its frame and about the frame's origin: m, h = m c, J (`algorithms/regressor.py`).  A
-body that can exist has a positive definite pseudo-inertia (Wensing, Kim & Slotine 2018)
+physically possible body has a positive definite pseudo-inertia (Wensing, Kim & Slotine 2018)
 
     P = [[Sigma, h], [h^T, m]],      Sigma = int r r^T dm = (tr J / 2) 1 - J.
 
 Identification varies P = L U U^T L^T about that of a first model, P_0 = L L^T, with U upper triangular and
 exponentials on its diagonal: ten free numbers theta per body, zero for the first model (Rucker & Wensing 2022).  So
-every candidate can exist.  The map is smooth and one-to-one, so the convex least squares keep their one minimum.
+every candidate is possible.  The map is smooth and one-to-one, so the convex least-squares problem keeps its single
+minimum.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ clarabel = Later("clarabel", 'solver = "clarabel" needs the package clarabel', "
 Array = NDArray[Any]
 
 LABELS = ("m", "hx", "hy", "hz", "Jxx", "Jxy", "Jxz", "Jyy", "Jyz", "Jzz")
-# A column of the regressor depends on others if less than this part of it is left; rounding leaves some 1e-13.
+# A column of the regressor depends on others if less than this part of it remains; rounding leaves some 1e-13.
 DEPENDENT = 1e-8
-# A torque is not taken to be measured better than this part of its root mean square.
+# A torque is assumed to be measured no better than this part of its root mean square.
 FINEST = 1e-7
-# How many times the torques, or their noise, may differ from what the first model needs for the same motion: a wrong
+# The largest ratio of the torques, or their noise, to those that the first model needs for the same motion: a wrong
 # unit is refused, and squares stay far from overflow.
 FARTHEST = 1e6
-STATES_AT_ONCE = 1024  # rows of the regressor are made and condensed in pieces, to save memory
+STATES_AT_ONCE = 1024  # rows of the regressor are computed and condensed in pieces, to save memory
 ITERATIONS = 1000
-ROUNDS = 4  # of least squares, each weighed by the residuals of the one before: the noise of every torque
+ROUNDS = 4  # rounds of least squares, each weighted by the previous residuals, which estimate the noise
 
 
 # Base parameters ---------------------------------------------------------------------------------------------
@@ -54,14 +55,14 @@ ROUNDS = 4  # of least squares, each weighed by the residuals of the one before:
 class BaseParameters:
     """Hold the combinations of inertial parameters that the torques depend on: `combinations @ pi`.
 
-    They are independent, and no other combination has any effect on the torques.
+    They are independent, and no other combination affects the torques.
 
     Attributes
     ----------
     names : tuple of str
-        Such as "link2.Jxx - link2.Jyy + 0.16 link3.m".
+        Names such as "link2.Jxx - link2.Jyy + 0.16 link3.m".
     columns : (r,) ndarray
-        The columns of the regressor that belong to them: Y pi = Y[:, columns] @ combinations @ pi.
+        The columns of the regressor for them: Y pi = Y[:, columns] @ combinations @ pi.
     combinations : (r, 10 n) ndarray
         The combinations.
 
@@ -83,8 +84,8 @@ class BaseParameters:
 def base_parameters(model: Model) -> BaseParameters:
     """Find which combinations of inertial parameters torques can reveal, from the regressor at random states.
 
-    Columns are taken from the base outward; one that depends on those before is expressed by them, so parameters are
-    regrouped towards the base (Gautier & Khalil 1990; numerically, Gautier 1991).
+    Columns are processed from the base outward; a column that depends on earlier ones is expressed by them, so
+    parameters are regrouped towards the base (Gautier & Khalil 1990; numerically, Gautier 1991).
 
     Parameters
     ----------
@@ -108,10 +109,10 @@ def base_parameters(model: Model) -> BaseParameters:
     q, (v, qdd) = model.random_configuration(rng, count), rng.normal(size=(2, count, model.nv))
     W = torque_regressor(model, q, v, qdd).reshape(count * model.nv, INERTIAL * model.n)
     sizes = np.linalg.norm(W, axis=0)
-    felt = sizes > DEPENDENT * sizes.max()
+    significant = sizes > DEPENDENT * sizes.max()
     basis: list[Array] = []
     columns: list[int] = []
-    for k in np.flatnonzero(felt):
+    for k in np.flatnonzero(significant):
         rest = W[:, k] / sizes[k]
         for _ in range(2):  # the second time removes what rounding left
             for unit in basis:
@@ -129,7 +130,7 @@ def base_parameters(model: Model) -> BaseParameters:
 
 
 def _combination(row: Array, labels: list[str], first: int) -> str:
-    """A sum in words, its own parameter first."""
+    """A sum as text, its main parameter first."""
     others = [k for k in np.flatnonzero(row) if k != first]
     terms = [labels[first]]
     for k in others:
@@ -143,25 +144,25 @@ def _combination(row: Array, labels: list[str], first: int) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Identification:
-    """Hold what a recorded motion says about the inertial parameters.
+    """Hold the inertial parameters estimated from a recorded motion.
 
     Attributes
     ----------
     model : Model
-        With the parameters found.
+        The machine with the estimated parameters.
     parameters : (n, 10) ndarray
-        As in `Model.inertial_parameters`; where the motion says nothing, near those of the first model.
+        As in `Model.inertial_parameters`; those that the motion does not determine are near the first model's.
     base : BaseParameters
-        Which combinations can be known at all.
+        The combinations that can be identified at all.
     values : (r,) ndarray
-        Of these combinations, of the model found.
+        The estimated values of these combinations.
     deviations : (r,) ndarray
         Their standard errors by least squares without constraints; infinite if not excited.
     residual : (nv,) ndarray
         The root mean square of tau - Y pi, for each freedom.
     converged : bool
-        Whether the minimum was found within the iterations allowed. Torques without any noise may end in False with a
-        `residual` of rounding: that model is as good as it can be.
+        Whether the minimum was found within the allowed iterations. Torques without any noise may end in False with a
+        `residual` of rounding size: that model is as good as possible.
 
     Examples
     --------
@@ -188,14 +189,14 @@ class Identification:
 
 def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: ArrayLike, *,
              noise: ArrayLike | None = None, spread: float = 1.0, solver: str = "scipy") -> Identification:  # fmt: skip
-    """Find the inertial parameters that explain recorded torques best, among those of bodies that can exist.
+    """Find the physically possible inertial parameters that explain recorded torques best.
 
     Parameters
     ----------
     model : Model
-        Gives the joints, the placements, the armature and a first guess of the bodies.
+        The joints, the placements, the armature and a first guess of the bodies.
     q : (..., nq) array_like
-        Samples of a motion, filtered as you see fit.
+        Samples of a motion, suitably filtered.
     v : (..., nv) array_like
         Their velocities, in rad/s and m/s.
     qdd : (..., nv) array_like
@@ -205,7 +206,8 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     noise : float or (nv,) array_like, optional
         The standard deviation of each torque. Default: estimated from the residuals.
     spread : float, default 1.0
-        How far the parameters may be from the first guess where the motion says nothing: 1.0 for a factor of about e.
+        The distance from the first guess that parameters may have if the motion does not determine them: 1.0 for a
+        factor of about e.
     solver : str, default "scipy"
         "scipy" (nonlinear least squares over parameters that keep bodies possible), or "clarabel" (a semidefinite
         program; the extra `conic`).
@@ -218,7 +220,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     Raises
     ------
     ArgumentError
-        A shape does not fit, or the torques are far from what such a machine needs: perhaps a wrong unit.
+        A shape does not fit, or the torques are far from those of such a machine, perhaps because of a wrong unit.
 
     Notes
     -----
@@ -244,7 +246,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
                for name, x in arrays.items()}  # fmt: skip
     if len(samples["q"]) == 0:
         raise ArgumentError("identify needs samples; q is empty")
-    samples["tau"] = samples["tau"] - _of_rotors(model, samples)  # the rest moves the bodies
+    samples["tau"] = samples["tau"] - _of_rotors(model, samples)  # the remainder moves the bodies
     factors = _factors(model)
     _check_sizes(model, samples, noise)
     finest = FINEST * np.sqrt(np.mean(samples["tau"] ** 2))
@@ -274,7 +276,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
 
 
 def _require_bodies(model: Model, parameters: Array, L: Array) -> None:
-    """Raise if a body is far thinner than the first guess of it: the best one lies on the border of what can exist."""
+    """Raise if a body is far thinner than its first guess: the best fit is then at the limit of possible bodies."""
     halves = np.linalg.solve(L, _pseudo_inertia(parameters))
     thinnest = np.linalg.eigvalsh(np.linalg.solve(L, halves.swapaxes(-1, -2)))[:, 0]
     for k in np.flatnonzero(thinnest < THINNEST / 2).tolist():
@@ -282,9 +284,11 @@ def _require_bodies(model: Model, parameters: Array, L: Array) -> None:
 
 
 def _check_sizes(model: Model, samples: dict[str, Array], noise: ArrayLike | None) -> None:
-    """Raise if the torques or their noise are of another size than what the first model needs for the same motion."""
-    bare = replace(model, armature=np.zeros(model.nv))
-    needed = np.abs(call(newton_euler.inverse_dynamics, bare, *(samples[name] for name in ("q", "v", "qdd")))).max()
+    """Raise if the size of the torques or their noise differs from that which the first model needs for this motion."""
+    rotorless = replace(model, armature=np.zeros(model.nv))
+    needed = np.abs(
+        call(newton_euler.inverse_dynamics, rotorless, *(samples[name] for name in ("q", "v", "qdd")))
+    ).max()
     if not needed:
         raise ArgumentError("these samples say nothing of the bodies: without gravity they neither move nor accelerate")
     sizes = {"tau": np.array(np.abs(samples["tau"]).max())}
@@ -302,11 +306,11 @@ def _check_sizes(model: Model, samples: dict[str, Array], noise: ArrayLike | Non
 
 
 def _of_rotors(model: Model, samples: dict[str, Array]) -> Array:
-    """The torques that move the rotors: armature qdd, and what those of free joints need at constant velocity."""
+    """The torques of the rotors: armature qdd, and those of free joints at constant velocity."""
     if not model.armature.any():
         return np.zeros_like(samples["qdd"])
-    state, bare = (samples["q"], samples["v"]), replace(model, armature=np.zeros(model.nv))
-    bias = call(newton_euler.bias_forces, model, *state) - call(newton_euler.bias_forces, bare, *state)
+    state, rotorless = (samples["q"], samples["v"]), replace(model, armature=np.zeros(model.nv))
+    bias = call(newton_euler.bias_forces, model, *state) - call(newton_euler.bias_forces, rotorless, *state)
     return model.armature * samples["qdd"] + bias
 
 
@@ -404,9 +408,9 @@ def _changed(theta: Array, L: Array) -> tuple[Array, Array]:
     return _from_pseudo_inertia(LU @ LU.swapaxes(-1, -2)), _from_pseudo_inertia(dP).swapaxes(-1, -2)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a step to where numbers overflow is rejected: it lowers nothing
+@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is rejected, because it lowers nothing
 def _fitted(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
-    """The parameters pi (10 n,) that minimise |R (pi, -1)|^2 + |theta / spread|^2, and whether they were found."""
+    """The parameters pi (10 n,) that minimise |R (pi, -1)|^2 + |theta / spread|^2, and whether this converged."""
     n, theta = len(L), np.zeros(len(L) * INERTIAL)
 
     def residuals(theta: Array, weight: float) -> Array:
@@ -418,7 +422,7 @@ def _fitted(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
         rows = np.einsum("rnp,npk->rnk", R[:, :-1].reshape(-1, n, INERTIAL), slope).reshape(len(R), -1)
         return np.concatenate([weight * rows, np.eye(theta.size) / spread])
 
-    # Precise torques make a narrow, curved valley: it is entered with small weights, which are raised step by step.
+    # Precise torques make a narrow, curved valley: start with small weights and raise them step by step.
     begin = min(1.0, 1.0 / float(np.linalg.norm(residuals(theta, 1.0))))
     for weight in np.geomspace(begin, 1.0, 1 + ceil(-log10(begin))):
         found = optimize.least_squares(residuals, theta, slopes, args=(weight,), method="lm", x_scale="jac", xtol=1e-14,
@@ -430,7 +434,7 @@ def _fitted(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
 # Entries of a symmetric matrix of four rows, column by column, and their weights: the form that Clarabel reads.
 CORNER = [(i, j) for j in range(4) for i in range(j + 1)]
 HALVED = np.array([1.0 if i == j else np.sqrt(0.5) for i, j in CORNER])
-THINNEST = 1e-6  # the least eigenvalue of X: bodies stay this far from ones that cannot exist
+THINNEST = 1e-6  # the least eigenvalue of X: bodies stay this far from impossible ones
 
 
 def _by_cones(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
@@ -448,7 +452,7 @@ def _by_cones(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
     size, (m, count) = max(float(np.linalg.norm(W, 2)), 1.0), W.shape
     stay = 1.0 / (2 * spread * size) ** 2
     one = np.tile(np.array([float(i == j) for i, j in CORNER]), n)
-    # variables: x, the entries of all X, and y = (W x - r) / size; minimised is |y|^2 + stay |x - 1|^2
+    # variables: x, the entries of all X, and y = (W x - r) / size; the objective is |y|^2 + stay |x - 1|^2
     A = sparse.csc_array(np.block([[W / size, -np.eye(m)], [-np.eye(count), np.zeros((count, m))]]))
     settings = clarabel.DefaultSettings()
     settings.verbose = False

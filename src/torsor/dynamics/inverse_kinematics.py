@@ -1,10 +1,10 @@
 """Inverse kinematics: many targets at once, by damped least squares with random restarts.
 
-A step solves (J_w J_w' + lambda 1) y = e_w, dv = J_w' y. e = (log R'R*, R'(p* - p)) is the error as the frame sees
-it, J the Jacobian in the same axes; both are weighted. The damping lambda = DAMPING |e_w|^2 + LEAST_DAMPING (after
-Sugihara, IEEE Trans. Robotics 27 (2011) 984) vanishes with the error, so that the last steps are Newton's. Joints at
-a limit that the error pushes against are held. Targets that stay unsolved start again from random configurations,
-several at a time.
+A step solves (J_w J_w' + lambda 1) y = e_w, dv = J_w' y. e = (log R'R*, R'(p* - p)) is the error in the frame's axes,
+J the Jacobian in the same axes; both are weighted. The damping lambda = DAMPING |e_w|^2 + LEAST_DAMPING (after
+Sugihara, IEEE Trans. Robotics 27 (2011) 984) vanishes with the error, so the last steps are Newton steps. A joint stays
+at a limit while the error pushes against it. Unsolved targets start again from random configurations, several at a
+time.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from torsor.validate import array, flag, generator, integer, number, real_array
 
 Array = NDArray[Any]
 
-# Of a Panda's 10,000 targets, 0.5 (Sugihara) takes 323,000 steps, 0.1 takes 187,000, 0.05 180,000 and 0.003 238,000.
+# For 10,000 targets of a Panda, 0.5 (Sugihara) takes 323,000 steps, 0.1 187,000, 0.05 180,000 and 0.003 238,000.
 DAMPING, LEAST_DAMPING = 0.05, 1e-9
-STEPS = 16  # from one start; Newton's steps take five once they are near
-BLOCK = 1024  # rows at a time, which stay in a processor's cache
-COPIES = 16  # of a target, from different starts at a time
-CROWD = 512  # rows that cost hardly more than one
-ORTHONORMAL = 1e-6  # how far a target's rotation may be from one
+STEPS = 16  # steps from one start; near a solution, Newton needs five
+BLOCK = 1024  # rows at a time, so that they stay in the processor's cache
+COPIES = 16  # starts of one target at a time
+CROWD = 512  # this many rows cost hardly more than one
+ORTHONORMAL = 1e-6  # the largest deviation of a target's rotation from an orthonormal matrix
 
 
 class Solution(NamedTuple):
-    """Hold what was found for each target, as a named tuple.
+    """Hold the solutions for all targets, as a named tuple.
 
     Attributes
     ----------
     q : (..., nq) ndarray
-        Configurations; of an unsolved target, the one with the least error.
+        Configurations; for an unsolved target, the one with the least error.
     solved : (...) ndarray
         Whether the error is within the tolerance.
     error : (...) ndarray
@@ -65,8 +65,8 @@ def inverse_kinematics(model: Model, frame: int | str, targets: ArrayLike, q0: A
                        restarts: int = 100, rng: Any = 0) -> Solution:  # fmt: skip
     """Find configurations that bring a frame to targets, many at once.
 
-    Steps are damped least squares on the manifold of the joints; unsolved targets start again at random. Couplings of
-    the model hold in every solution.
+    Steps are damped least squares on the manifold of the joints; unsolved targets start again at random. Every solution
+    obeys the couplings of the model.
 
     Parameters
     ----------
@@ -77,17 +77,17 @@ def inverse_kinematics(model: Model, frame: int | str, targets: ArrayLike, q0: A
     targets : (..., 4, 4) or (..., 3) array_like
         Poses in the base's frame, or positions (in m) with any orientation.
     q0 : (..., nq) array_like, optional
-        Where to start. Default: the middle of the limits, else the neutral configuration.
+        The start. Default: the middle of the limits, or the neutral configuration.
     weights : (6,) array_like, optional
-        Of the error's components, angular first, in the frame's axes; 0: that component may be anything.
+        Weights of the error's components, angular first, in the frame's axes; 0: that component is free.
     limits : bool, default True
-        q stays within model.lower and model.upper.
+        Whether q stays within model.lower and model.upper.
     tolerance : float, default 1e-6
-        Of the weighted angle (rad) and distance (m).
+        The tolerance of the weighted angle (rad) and distance (m).
     restarts : int, default 100
-        How many random starts a target may take after the first.
+        The largest number of random starts of a target after the first one.
     rng : Generator or int, default 0
-        For the starts.
+        The random generator of the starts, or a seed.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def inverse_kinematics(model: Model, frame: int | str, targets: ArrayLike, q0: A
     Raises
     ------
     ArgumentError
-        A shape does not fit, or a target is no pose.
+        A shape does not fit, or a target is not a pose.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def inverse_kinematics(model: Model, frame: int | str, targets: ArrayLike, q0: A
 
 
 def _keep_best(best: Array, error: Array, rows: Array, q: Array, found: Array) -> None:
-    """Of the tries for each target, keep the one with the least error, if it is better than what is there."""
+    """For each target keep the attempt with the least error, if it improves on the best so far."""
     order = np.lexsort((found, rows))
     rows, q, found = rows[order], q[order], found[order]
     first = np.append(True, rows[1:] != rows[:-1])
@@ -177,7 +177,7 @@ def _are_rotations(R: Array) -> bool:
 
 
 class _Problem:
-    """A frame of a model to be brought somewhere. Numbers of many rows are kept with the rows along the last axis."""
+    """A frame of a model to move to targets. Arrays for many rows have the rows along the last axis."""
 
     def __init__(self, model: Model, frame: int | str, weight: Array, limits: bool, tolerance: float):
         self.model, self.weight, self.limits, self.tolerance = model, weight, limits, tolerance
@@ -189,7 +189,7 @@ class _Problem:
         way = list(way_to_base(model.parent.tolist(), self.frame.body))
         moving = np.concatenate([np.arange(model.v_start[i], model.v_start[i + 1]) for i in way])
         G, free = model.coupling_matrix(), free_freedoms(model)
-        used = G[moving].any(axis=0)  # the freedoms that move the frame, themselves or by followers
+        used = G[moving].any(axis=0)  # the freedoms that move the frame, directly or through followers
         self.G, self.free = G[:, used], free[used]
         self.simple = bool((self.G.sum(axis=0) == 1).all() and (np.count_nonzero(self.G, axis=0) == 1).all())
         unlimited = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
@@ -220,7 +220,7 @@ class _Problem:
         return self.allowed(np.where(self.moves, q, start))
 
     def allowed(self, q: Array) -> Array:
-        """q with its leaders within the limits and its followers where these put them.
+        """q with the leaders within their limits, and the followers at their coupled positions.
 
         Limits of leaders imply those of followers (`coordinate_bounds`): clipping these only removes rounding errors.
         """
@@ -244,7 +244,7 @@ class _Problem:
         return q, error
 
     def errors(self, q: Array, wanted: Array) -> Array:
-        """The weighted error (6, m) as the frame sees it; wanted (3, 4, m)."""
+        """The weighted error (6, m) in the frame's axes; wanted (3, 4, m)."""
         T = _rows_last(self.poses(q)[:, self.frame.body, :3, :])
         R, p = T[:, :3], T[:, 3] + np.tensordot(self.frame.p, T[:, :3], ((0,), (1,)))
         if not np.array_equal(self.frame.R, np.eye(3)):
@@ -280,7 +280,7 @@ def _rows_last(x: Array) -> Array:
 
 
 def _rotation_vector(R: Array) -> Array:
-    """log of the rotations (3, 3, m), as (3, m); half a turn has some axis."""
+    """log of the rotations (3, 3, m), as (3, m); at half a turn the axis is chosen."""
     twice = np.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]])
     sine = np.sqrt((twice**2).sum(axis=0)) / 2
     angle = np.arctan2(sine, (R[0, 0] + R[1, 1] + R[2, 2] - 1) / 2)
@@ -289,7 +289,7 @@ def _rotation_vector(R: Array) -> Array:
 
 
 def _solved(J: Array, e: Array, damping: Array) -> Array:
-    """(J J' + damping 1)^-1 e for J (6, nv, m): Cholesky factors of all rows at once, entry by entry."""
+    """(J J' + damping 1)^-1 e for J (6, nv, m): Cholesky factors for all rows at once, entry by entry."""
     L: list[list[Array]] = []
     y: list[Array] = []
     for i in range(6):

@@ -1,8 +1,9 @@
 """Derivatives of the dynamics as matrices, and the torque regressor.
 
-A derivative by q has one column per freedom.  Column k belongs to the motion q + dq = model.integrate(q, dq e_k), with
-v, qdd or tau and the external wrenches held as they are: for an angle or a length this is the partial derivative, for a
-quaternion a turn about an axis of the body's own frame, for a free body a twist in its frame.
+A derivative with respect to q has one column per freedom.  Column k is the derivative along q + dq =
+model.integrate(q, dq e_k), with v, qdd or tau and the external wrenches constant: for an angle or a length this is the
+partial derivative, for a quaternion a rotation about an axis of the body's own frame, for a free body a twist in its
+frame.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class ForwardDerivatives(NamedTuple):
 def inverse_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *,
                                  external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
                                  base_acceleration: ArrayLike | None = None) -> InverseDerivatives:  # fmt: skip
-    """Compute the derivatives of the torques by q, v and accelerations, as matrices.
+    """Compute the derivatives of the torques with respect to q, v and accelerations, as matrices.
 
-    By q means along `model.integrate(q, dq)`.
+    Derivatives with respect to q are along `model.integrate(q, dq)`.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def inverse_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, qdd: 
     base_velocity : (..., 6) array_like, optional
         Twist (omega, v) of a moving base, in its own frame.
     base_acceleration : (..., 6) array_like, optional
-        The derivative of that twist by time; gravity acts besides.
+        The time derivative of that twist; gravity acts in addition.
 
     Returns
     -------
@@ -100,9 +101,9 @@ def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: 
                                  external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
                                  base_acceleration: ArrayLike | None = None,
                                  method: str = "auto") -> ForwardDerivatives:  # fmt: skip
-    """Compute the derivatives of the accelerations by q, v and torques, as matrices.
+    """Compute the derivatives of the accelerations with respect to q, v and torques, as matrices.
 
-    By q means along `model.integrate(q, dq)`.
+    Derivatives with respect to q are along `model.integrate(q, dq)`.
 
     Parameters
     ----------
@@ -119,7 +120,7 @@ def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: 
     base_velocity : (..., 6) array_like, optional
         Twist (omega, v) of a moving base, in its own frame.
     base_acceleration : (..., 6) array_like, optional
-        The derivative of that twist by time; gravity acts besides.
+        The time derivative of that twist; gravity acts in addition.
     method : str, default "auto"
         "articulated", "composite" (through M, up to 8 freedoms) or "auto".
 
@@ -162,7 +163,7 @@ def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: 
 def torque_regressor(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *,
                      base_velocity: ArrayLike | None = None,
                      base_acceleration: ArrayLike | None = None) -> Array:  # fmt: skip
-    """Compute the matrix Y with tau = Y pi, pi the ten inertial parameters of every body.
+    """Compute the matrix Y with tau = Y pi, where pi has ten inertial parameters per body.
 
     Parameters
     ----------
@@ -177,12 +178,12 @@ def torque_regressor(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
     base_velocity : (..., 6) array_like, optional
         Twist (omega, v) of a moving base, in its own frame.
     base_acceleration : (..., 6) array_like, optional
-        The derivative of that twist by time; gravity acts besides.
+        The time derivative of that twist; gravity acts in addition.
 
     Returns
     -------
     Y : (..., nv, 10 n) ndarray
-        By m, m c (x, y, z), J about the frame's origin (xx, xy, xz, yy, yz, zz) of each body.
+        Columns for m, m c (x, y, z), J about the frame's origin (xx, xy, xz, yy, yz, zz) of each body.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`linearize`: the dynamics near a state as a linear system, for LQR, observers and stability."""
+"""`linearize`: the dynamics near a state as a linear system, for LQR, observers and stability analysis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class Linearization(NamedTuple):
-    """dx/dt = A x + B u, or x_{k+1} = A x_k + B u_k, of small changes x and u."""
+    """dx/dt = A x + B u, or x_{k+1} = A x_k + B u_k, for small changes x and u."""
 
     A: Array  # (..., 2 nv, 2 nv)
     B: Array  # (..., 2 nv, nv)
@@ -34,7 +34,7 @@ def linearize(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, dt: floa
               base_acceleration: ArrayLike | None = None) -> Linearization:  # fmt: skip
     """Linearize the dynamics: dx/dt = A x + B u, x = (dq, dv), with dq in the tangent space.
 
-    Off an equilibrium, A and B describe how neighbouring motions part.
+    Away from an equilibrium, A and B describe how neighbouring motions diverge.
 
     Parameters
     ----------
@@ -47,20 +47,20 @@ def linearize(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, dt: floa
     tau : (..., nv) array_like
         Joint torques and forces, in N m and N.
     dt : float, optional
-        In s: discretise exactly for torques held over each step, by a matrix exponential.
+        The step in s for an exact discretisation with constant torques per step, by a matrix exponential.
     external : (..., n, 6) array_like, optional
         The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
     base_velocity : (..., 6) array_like, optional
         Twist (omega, v) of a moving base, in its own frame.
     base_acceleration : (..., 6) array_like, optional
-        The derivative of that twist by time; gravity acts besides.
+        The time derivative of that twist; gravity acts in addition.
 
     Returns
     -------
     A : (..., 2 nv, 2 nv) ndarray
-        By the state.
+        The derivative with respect to the state.
     B : (..., 2 nv, nv) ndarray
-        By the torques.
+        The derivative with respect to the torques.
 
     Raises
     ------
@@ -90,30 +90,30 @@ def linearize(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, dt: floa
     A[..., :nv, nv:] = np.eye(nv)
     A[..., :nv, :nv] = _turning(model, np.broadcast_to(arrays["v"], (*batch, nv)))
     A[..., nv:, :nv], A[..., nv:, nv:], B[..., nv:, :] = D
-    return Linearization(A, B) if step is None else _held(A, B, step)
+    return Linearization(A, B) if step is None else _discretised(A, B, step)
 
 
-def _held(A: Array, B: Array, dt: float) -> Linearization:
+def _discretised(A: Array, B: Array, dt: float) -> Linearization:
     """The exact discretisation: exp [[A, B], [0, 0]] dt = [[A_d, B_d], [0, 1]]."""
     n = A.shape[-1]
     with np.errstate(over="ignore", invalid="ignore"):
-        held = _exponentials(np.concatenate([A, B], axis=-1, dtype=np.float64) * dt).astype(A.dtype)
-    if not np.isfinite(held).all():
+        exponentials = _exponentials(np.concatenate([A, B], axis=-1, dtype=np.float64) * dt).astype(A.dtype)
+    if not np.isfinite(exponentials).all():
         raise SingularError(f"linearize: changes grow beyond all numbers within dt = {dt:g}; take a shorter one")
-    return Linearization(held[..., :n], held[..., n:])
+    return Linearization(exponentials[..., :n], exponentials[..., n:])
 
 
-# exp X = (exp X / 2^s)^(2^s), with Taylor's polynomial of degree 16 where X / 2^s is at most 1/2 in size, judged by its
-# powers: the first term left out is below 2^-65 (after Al-Mohy & Higham, SIAM J. Matrix Anal. Appl. 31 (2009) 970).
+# exp X = (exp X / 2^s)^(2^s), with Taylor's polynomial of degree 16 once X / 2^s is at most 1/2 in size, from its
+# powers: the first omitted term is below 2^-65 (after Al-Mohy & Higham, SIAM J. Matrix Anal. Appl. 31 (2009) 970).
 INVERSE_FACTORIALS = [1 / factorial(k) for k in range(17)]
-# OpenBLAS takes several threads for a product of more multiplications than this.  They wait for each other: SciPy's
-# expm took 2 to 2000 ms for 250 matrices of 6 rows, on a machine with other work to do.
+# OpenBLAS uses several threads for a product of more multiplications than this.  They wait for each other: SciPy's
+# expm took 2 to 2000 ms for 250 matrices of 6 rows, on a busy machine.
 ONE_THREAD = 2**18
-FEWEST_ROWS = 4  # of a block: where they are fewer, matrices are large and threads worth their while
+FEWEST_ROWS = 4  # of a block: with fewer rows the matrices are large, and threads are worthwhile
 
 
 def _exponentials(X: Array) -> Array:
-    """exp of matrices [[A, B], [0, 0]], each for itself; of all matrices only the upper rows are kept, (..., n, n + m).
+    """exp of matrices [[A, B], [0, 0]]; of each matrix only the upper rows are stored, (..., n, n + m).
 
     A product of two is  [[A, B], [0, b]] [[C, D], [0, d]] = [[A C, A D + B d], [0, b d]]  with numbers b and d.
     """
@@ -144,7 +144,7 @@ def _exponentials(X: Array) -> Array:
 
 
 def _product(A: Array, B: Array) -> Array:
-    """A B, the last rows of both being zero; in blocks of rows for which BLAS takes one thread."""
+    """A B, where the last rows of both are zero; in blocks of rows for which BLAS uses one thread."""
     n, columns = B.shape[-2:]
     A, rows = A[..., :n], ONE_THREAD // max(1, n * columns)
     if rows >= n or rows < FEWEST_ROWS:
@@ -153,7 +153,7 @@ def _product(A: Array, B: Array) -> Array:
 
 
 def _turning(model: Model, v: Array) -> Array:
-    """-ad_v, joint by joint: where v is not dq/dt, d(dq)/dt = dv - ad_v dq, because the frame of dq turns with v."""
+    """-ad_v, joint by joint: if v is not dq/dt, d(dq)/dt = dv - ad_v dq, because the frame of dq rotates with v."""
     result = np.zeros((*v.shape, model.nv), v.dtype)
     for i, code in enumerate(model.joint.tolist()):
         if not JOINTS[code].flat:

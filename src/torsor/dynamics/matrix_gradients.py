@@ -1,7 +1,7 @@
-"""The vjp of matrix functions in loops: a matrix A is its products A e_j with all unit vectors.
+"""The vjp of matrix functions in loops: a matrix A consists of its products A e_j with all unit vectors.
 
 The cotangent of column j is that of the product A e_j, so the vjp of A is the sum of nv vjps of the product, each in
-O(n).  They are the states of one batch: the unit vectors are one more batch axis, behind those of the caller.
+O(n).  They are the states of one batch: the unit vectors add one batch axis, after those of the caller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-# by the algorithm of a matrix: the one of its product with a vector, which is the last input
+# the algorithm of a matrix -> that of its product with a vector, which is the last input
 PRODUCTS: dict[Algorithm, Algorithm] = {
     composite.mass_matrix: products.mass_product,
     articulated.inverse_mass_matrix: articulated.mass_solve,
@@ -42,10 +42,10 @@ PRODUCTS: dict[Algorithm, Algorithm] = {
     kinematics.jacobian_dot: products.twist_rates,
 }
 # Straight-line code of a humanoid's vjps is about 10 times faster than the sum, and over 100 times for Jacobians
-# (bench/matrix_gradients.py).  With so many entries of A it takes up to 11 s to compile for a humanoid, and 17 s for
+# (bench/matrix_gradients.py).  With this many entries of A it takes up to 11 s to compile for a humanoid, and 17 s for
 # the Coriolis matrix of a chain, the longest code.
 MOST_ENTRIES = 360
-# So many columns at once: the cotangents of the twists of all bodies are 6 n numbers per column.
+# Columns at a time: the cotangents of the twists of all bodies are 6 n numbers per column.
 AT_ONCE = 128
 
 
@@ -55,7 +55,7 @@ def by_products(vjp: Derivative) -> bool:
 
 
 def is_short(vjp: Derivative, model: Model) -> bool:
-    """Whether the matrix has few entries: those between a freedom and the freedoms on its path to the base, or 6 nv."""
+    """Whether the matrix has few computed entries: those along paths to the base, or 6 nv."""
     if model.nv > MOST_ENTRIES:
         return False
     if takes_frame(vjp):
@@ -68,7 +68,7 @@ def is_short(vjp: Derivative, model: Model) -> bool:
 
 
 def of_product(vjp: Derivative) -> Derivative:
-    """The vjp of the product, with respect to the same."""
+    """The vjp of the product, with respect to the same inputs."""
     return derivative(PRODUCTS[vjp.primal], "vjp", vjp.wrt)
 
 
@@ -90,22 +90,22 @@ def sum_over_columns(vjp: Derivative, model: Model, args: tuple[ArrayLike, ...],
 
 @dataclass(frozen=True, eq=False)
 class MatrixGradient:
-    """Run the vjp of a large matrix A: what `compile` returns for it, called like any program, without the model.
+    """Run the vjp of a large matrix A, as returned by `compile`: called like any program, without the model.
 
-    Batch axes broadcast, and inputs are cast. There is no `out=`: the results are sums of what the product gives.
+    Batch axes broadcast, and inputs are cast. There is no `out=`: the results are sums over the products.
 
     Attributes
     ----------
     name : str
-        What it computes.
+        The name of the derivative.
     inputs : tuple of str
         The names of its arguments, in order.
     frame : Frame or None
-        Of a Jacobian.
+        The frame of a Jacobian.
     target : str
         "cpu", or "cuda": it takes CuPy, PyTorch or JAX arrays on the GPU.
     product : Program or CudaProgram
-        The program of the vjp of A x; a call runs it with x = e_1 ... e_nv, one batch axis more.
+        The program of the vjp of A x; a call runs it with x = e_1 ... e_nv on an additional batch axis.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class MatrixGradient:
 
     @property
     def specialised(self) -> bool:
-        """Whether the product is unrolled over this model; else it loops over the bodies."""
+        """Whether the product is unrolled over this model; otherwise it loops over the bodies."""
         return self.product.specialised
 
     @property
@@ -145,12 +145,12 @@ class MatrixGradient:
         return type(each)(*(self.model.nv * count for count in each))
 
     def source(self, stage: str = "tape") -> str:
-        """Show the code of the product at a stage of its making.
+        """Show the code of the product at a stage of compilation.
 
         Parameters
         ----------
         stage : str, default "tape"
-            As of a program.
+            As for a program.
 
         Returns
         -------
@@ -176,7 +176,7 @@ class MatrixGradient:
 
 
 def _with_columns(model: Model) -> Model:
-    """A batch of models with one more axis, which is that of the columns; a model as it is."""
+    """A batch of models with an additional axis for the columns; a single model unchanged."""
     if not isinstance(model, ModelBatch):
         return model
     axes = len(model.shape)
@@ -207,7 +207,7 @@ def _on_the_body(model: Model, twists: Any, frame: Frame, xp: Any) -> Any:
     """The cotangents (..., n, 6) of the twists of all bodies, from those of a frame on one of them."""
     placement: Any = np.eye(4)
     placement[:3, :3], placement[:3, 3] = frame.R, frame.p
-    # The base does not move; a cotangent that is not finite shows even there.
+    # The base does not move; a cotangent that is not finite must show even there.
     change = np.asarray(lie.Ad(lie.inverse(placement))) * (frame.body >= 0)
     result = xp.zeros((*twists.shape[:-1], model.n, 6), twists.dtype)
     result[..., max(frame.body, 0), :] = twists @ xp.asarray(change)

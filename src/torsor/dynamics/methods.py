@@ -1,7 +1,7 @@
-"""Which algorithm computes a function for a model: the one named, or the one with the fewest operations.
+"""The choice of the algorithm for a function and a model: the one named, or the one with the fewest operations.
 
-O(n) sweeps win on long chains, the O(n^3) method through the mass matrix on short ones (Saha 2001, Table I).  The
-crossover depends on the machine, so the operations are counted on the code that would run.  Only methods that are as
+O(n) sweeps are faster on long chains, the O(n^3) method through the mass matrix on short ones (Saha 2001, Table I).
+The crossover depends on the machine, so the operations of the actual code are counted.  Only methods that are as
 accurate as the articulated sweeps on this machine are considered (`torsor.model.conditioning`).
 """
 
@@ -35,7 +35,7 @@ from torsor.validate import refused_function
 if TYPE_CHECKING:
     from torsor.compiler.tape import Operations
 
-# by function: the methods that are compiled; the first serves machines of any size
+# by function: the compiled methods; the first works for machines of any size
 METHODS: dict[str, dict[str, Algorithm]] = {
     "forward_dynamics": {
         "articulated": articulated.forward_dynamics,
@@ -52,7 +52,7 @@ METHODS: dict[str, dict[str, Algorithm]] = {
     },
     "inverse_dynamics": {"newton-euler": newton_euler.inverse_dynamics, "ploen-park": ploen_park.inverse_dynamics},
 }
-# by function: the algorithm for machines whose joints follow others; straight-line code, up to so many freedoms
+# by function: the algorithm for machines whose joints follow others; straight-line code, limited in freedoms
 COUPLED: dict[str, Algorithm] = {
     "forward_dynamics": coupled.forward_dynamics,
     "mass_solve": coupled.mass_solve,
@@ -61,38 +61,38 @@ COUPLED: dict[str, Algorithm] = {
     "forward_dynamics_derivatives": coupled.forward_dynamics_derivatives,
 }
 MOST_COUPLED = 40
-# Methods of forward dynamics and M^-1 b that are called state by state, and have no program.
+# Methods of forward dynamics and M^-1 b that are called state by state and have no program.
 NOT_COMPILED = ("fixman", "segments", "constraint-force")
-# The methods that method="auto" counts and chooses from; the others have never had the fewest operations.
+# The methods that method="auto" counts and chooses from; the others never had the fewest operations.
 CANDIDATES = ("articulated", "composite", "newton-euler")
 # Straight-line code is made up to this many freedoms; the method through the mass matrix exists only as such code.
 MOST_FREEDOMS = 12
-# The derivatives of forward dynamics take that way up to this many freedoms: 9000 operations, compiled in 1.5 s.
+# The derivatives of forward dynamics use the mass matrix up to this many freedoms: 9000 operations, compiled in 1.5 s.
 FEW_FREEDOMS = 8
 # On 150 random arms up to this pivot ratio they were at most 20 times less accurate than by articulated bodies, which
-# multiply by M^-1 too.
+# also multiply by M^-1.
 EVEN_DERIVATIVES = 1e6
-# On chains of this many revolute joints or more the sweeps have won every count, so nothing is counted.
+# On chains of this many revolute joints or more the sweeps always had the fewest operations: nothing is counted.
 SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0, "log_det_mass_matrix": 0}
-# M^-1 as a product sums over the freedoms that two paths to the base share.  It is quicker up to this many freedoms per
-# path (by 1.2 times at 48 and 1.1 at 60, where the operations are equal).
+# M^-1 as a product sums over the freedoms that two paths to the base share.  It is faster up to this many freedoms per
+# path (1.2 times at 48 and 1.1 times at 60, where the operations are equal).
 SHORT_WAY = 60
-# Segments of one long chain win by 1.6 to 2 times from this many bodies on, and by less below
+# Segments of one long chain are 1.6 to 2 times faster from this many bodies on, and less below
 # (bench/results/long_chain.json).
 SEGMENTS_FROM = 2000
 
 
 class Choice(NamedTuple):
-    """Hold the method that method="auto" takes, and why, as a named tuple.
+    """Hold the method that method="auto" takes, and the reason, as a named tuple.
 
     Attributes
     ----------
     method : str
-        The method.
+        The name of the method.
     operations : dict of str to Operations
-        Of every method, for one state; empty where nothing was counted.
+        Those of every method, for one state; empty if nothing was counted.
     why : str
-        In words.
+        The reason, in words.
 
     Examples
     --------
@@ -102,12 +102,12 @@ class Choice(NamedTuple):
     """
 
     method: str
-    operations: dict[str, Operations]  # of every method, for one state; empty where nothing was counted
+    operations: dict[str, Operations]  # of every method, for one state; empty if nothing was counted
     why: str
 
 
 def explain(model: Model, function: Callable[..., Any]) -> Choice:
-    """Explain what method="auto" does for a function on this machine.
+    """Explain the choice of method="auto" for a function on this machine.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def explain(model: Model, function: Callable[..., Any]) -> Choice:
     Raises
     ------
     ArgumentError
-        The function has one method only.
+        The function has only one method.
 
     Examples
     --------
@@ -164,12 +164,12 @@ def _choice(model: Model, function: Callable[..., Any], counted: dict[str, Algor
         why = f"entries of M may be {times}, and only sweeps keep the digits then"
         return Choice(first, counts, f"{first}: {why} (operations per state: {words})")
     candidates = [method for method in counts if method in CANDIDATES]
-    best = min(candidates, key=lambda method: sum(counts[method]))  # if several are equal, the first
+    best = min(candidates, key=lambda method: sum(counts[method]))  # the first, if several are equal
     return Choice(best, counts, f"{best}: the fewest operations per state ({words})")
 
 
 def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
-    """The algorithm of `explain`.  Counting takes some 20 ms, so the answer is kept on disk beside the kernels."""
+    """The algorithm of `explain`.  Counting takes some 20 ms, so the result is stored on disk with the kernels."""
     methods = _methods(function)
     if model.couplings and function.__name__ in COUPLED:
         return COUPLED[function.__name__]
@@ -187,7 +187,7 @@ def _inverts(methods: dict[str, Algorithm]) -> bool:
 
 
 def _settled(model: Model, function: Callable[..., Any]) -> bool:
-    """Whether it is known without counting that the sweeps win or that only they are accurate."""
+    """Whether it is clear without counting that the sweeps are fastest, or that only they are accurate."""
     if model.nv > MOST_FREEDOMS:
         return True
     revolute = model.is_chain and bool(np.all(model.joint == joint_code("revolute")))

@@ -1,6 +1,6 @@
-"""Many points of the bodies: where they are, and how forces on them are felt at the joints.
+"""Many points of the bodies: their positions, and the joint torques of forces on them.
 
-A point moves with one body. Forces are first summed up per body, sum f and sum f p^T (twelve numbers that do not depend
+A point moves with one body. Forces are first summed per body, sum f and sum f p^T (twelve numbers that do not depend
 on the state: see `algorithms/pulls.py`); two sweeps turn these sums into torques.
 
 Between the sweeps two kernels go through the points of every body (`backends/point_kernels.py`).
@@ -32,12 +32,12 @@ EVERY = (slice(None),)  # one block
 
 
 def looped(algorithm: Algorithm, model: Model) -> Program:
-    """A program in loops, kept with the model: all trees share its machine code, so a new one waits for nothing."""
+    """A program in loops, stored with the model: all trees share its machine code, so a new model does not wait."""
     return store(model).once(("looped", algorithm), lambda: compile_program(algorithm, model, unroll=NEVER))
 
 
 class Points:
-    """Hold points that move with the bodies of a model: where they are, and how forces on them are felt.
+    """Hold points that move with the bodies of a model: compute their positions, and the torques of forces on them.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Points:
     body : (m,) array_like
         The number of the body with which each point moves; -1 is the base.
     place : (m, 3) array_like
-        Where each point is, in the frame of its body, in m.
+        The position of each point in the frame of its body, in m.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Points:
             raise ArgumentError(f"body must be (m,) numbers of bodies, from -1 to {model.n - 1}, not {body!r:.80}")
         self.place = real_array("place", place, (len(self.body), 3)).copy()
         self.place.flags.writeable = False
-        self._held = np.flatnonzero(self.body < 0)
+        self._on_base = np.flatnonzero(self.body < 0)
         self._few = max(FEWEST, CACHED // (16 * model.n + 3 * len(self)))
 
     def __reduce__(self) -> Any:
@@ -86,17 +86,17 @@ class Points:
         return f"Points({len(self)} on {self.model.name})"
 
     def positions(self, q: ArrayLike) -> Array:
-        """Compute where the points are in the base's axes.
+        """Compute the positions of the points in the base's axes.
 
         Parameters
         ----------
         q : (..., nq) array_like
-            Configurations; one that is not finite has points that are not finite, and changes nothing about the others.
+            Configurations; if one is not finite, only its own points are not finite.
 
         Returns
         -------
         x : (..., m, 3) ndarray
-            Places, in m.
+            Positions, in m.
         """
         q = _rows("q", q, self.model.nq)
         states = q.reshape(-1, self.model.nq)
@@ -109,19 +109,19 @@ class Points:
         return out.reshape(*q.shape[:-1], len(self), 3)
 
     def torques(self, q: ArrayLike, forces: ArrayLike) -> Array:
-        """Compute how forces on the points are felt at the joints: J(q)^T f.
+        """Compute the joint torques of forces on the points: J(q)^T f.
 
         Parameters
         ----------
         q : (..., nq) array_like
             Configurations.
         forces : (..., m, 3) array_like
-            In the base's axes, in N.
+            Forces in the base's axes, in N.
 
         Returns
         -------
         tau : (..., nv) ndarray
-            In N m and N.
+            Torques and forces, in N m and N.
         """
         q, forces = _rows("q", q, self.model.nq), _rows("forces", forces, len(self), 3)
         if q.shape[:-1] != forces.shape[:-2]:
@@ -136,22 +136,22 @@ class Points:
         return tau.reshape(*q.shape[:-1], self.model.nv)
 
     def _blocks(self, count: int) -> Sequence[slice]:
-        """So many states at a time that what lies between the kernels stays in the cache."""
+        """Slices of states such that the intermediate numbers between kernels stay in the cache."""
         few = self._few
         return [slice(k, k + few) for k in range(0, count, few)] if count > few else EVERY
 
     def sums(self, forces: Array) -> Array:
-        """Add up the forces on the points of every body: sum f, and the rows of sum f p^T.
+        """Sum the forces on the points of every body: sum f, and the rows of sum f p^T.
 
         Parameters
         ----------
         forces : (..., m, 3) ndarray
-            In the base's axes, in N.
+            Forces in the base's axes, in N.
 
         Returns
         -------
         sums : (..., n, 12) ndarray
-            What the kernels take.
+            The sums, as the kernels take them.
         """
         return self._pulled(np.ascontiguousarray(forces))
 
@@ -172,7 +172,7 @@ class Points:
         return looped(kinematics.body_poses, self.model)
 
     @cached_property
-    def _felt(self) -> Any:
+    def _torque_program(self) -> Any:
         return looped(pulls.torques, self.model)
 
 

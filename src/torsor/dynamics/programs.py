@@ -41,8 +41,8 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
             **inputs: Unpack[OptionalInputs]) -> Any:  # fmt: skip
     """Compile a public function, or a derivative of one, for one model: a program that is called without the model.
 
-    The vjp of a large matrix, and any in loops, is a `MatrixGradient`: a program of the product with a vector, summed
-    over the columns. A program does not check its numbers: NaN in one state gives NaN in that state.
+    The vjp of a large matrix, or of a matrix in loops, is a `MatrixGradient`: a program of the product with a vector,
+    summed over the columns. A program does not check its inputs: NaN in one state gives NaN in that state's result.
 
     Parameters
     ----------
@@ -60,19 +60,19 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
         A method of the function; "fixman", "segments" and "constraint-force" are not compiled, and loops have no
         "composite".
     specialised : bool, optional
-        Unrolled over this model (True), or loops over its bodies (False). Default: whichever is faster.
+        Code unrolled over this model (True), or loops over its bodies (False). Default: whichever is faster.
     lanes : int, optional
-        States computed side by side (cpu). Default: as many as the machine's vectors hold.
+        States computed side by side (cpu). Default: as many as fit a vector of the processor.
     threads : int, default 1
-        How many threads a large batch is spread over (cpu).
+        The number of threads that share a large batch (cpu).
     trig : str, default "accurate"
-        cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi).
+        For cuda in float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi).
     wrt : str or sequence of str, optional
-        For `vjp` and `jvp`: by what to differentiate, if they do not say it themselves.
+        For `vjp` and `jvp` without their own `wrt`: the inputs with respect to which to differentiate.
     Q : (n, 4, 4) array_like, optional
-        Frames for the bodies, at any place on them: the pose of the model's frame of each body, seen from the new one.
-        Twists, wrenches, poses and Jacobians of bodies, and the inertias and placements by which to differentiate, are
-        in these frames. Joint coordinates, velocities and torques stay what they are, named frames where they are.
+        Frames anywhere on the bodies: for each body the pose of the model's frame relative to the new one. Twists,
+        wrenches, poses and Jacobians of bodies, and the inertias and placements in `wrt`, are in these frames. Joint
+        coordinates, velocities, torques and named frames do not change.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     Raises
     ------
     ArgumentError
-        The function cannot be compiled, or an option does not go with it.
+        The function cannot be compiled, or does not take an option.
 
     Examples
     --------

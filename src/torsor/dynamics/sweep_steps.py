@@ -1,4 +1,4 @@
-"""`steps`: an algorithm shown step by step, for people who learn or teach it."""
+"""`steps`: an algorithm shown step by step, for learning and teaching."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ table = Later("torsor.view.table")
 
 Array = NDArray[Any]
 FUNCTIONS = {function.__name__: function for function in ALGORITHMS}
-MOST_BODIES = 12  # of a sweep, in a terminal; of more, the first ones
+MOST_BODIES = 12  # bodies of a sweep shown in a terminal; of more, the first ones
 DIGITS = 5
 
 
 @dataclass(frozen=True, repr=False)
 class SweepStep:
-    """One step of one sweep, at one body: what it read, kept and handed on, by the names that its source has.
+    """One step of one sweep at one body: the values it read, kept and handed on, by the names of the source code.
 
     Arrays are in the body's frame, angular parts first: twists and wrenches (6,), inertias (6, 6), poses (4, 4),
     motion subspaces (6, nv of the joint).
@@ -41,27 +41,27 @@ class SweepStep:
     Attributes
     ----------
     number : int
-        Of the sweep, from 1.
+        The number of the sweep, from 1.
     sweep : str
-        The name of the sweep: that of the step in `torsor.algorithms`.
+        The name of the sweep: that of its step in `torsor.algorithms`.
     direction : str
-        "outward" from the base, "inward" to it, "climb" (to the base from one freedom), or "whole" (one function sees
+        "outward" from the base, "inward" to it, "climb" (to the base from one freedom), or "whole" (one function for
         all bodies).
     says : str
-        What the step says of itself: as a rule, its equation and that equation's number.
+        The first line of the step's docstring, usually its equation with the number.
     body : str
         The body.
     freedom : int or None
-        Where the climb began; None in other sweeps.
+        The freedom where the climb began; None in other sweeps.
     received : dict
-        What it read of the values that its neighbour handed on: the parent (or the base) in an outward sweep, the sum
-        over the children in an inward one.
+        The values it read from its neighbour: the parent (or the base) in an outward sweep, the sum over the children
+        in an inward one.
     read : dict
-        What it read of the body's own inputs, and of what earlier sweeps kept there.
+        The inputs of the body that it read, and values that earlier sweeps kept there.
     kept : dict
-        What it kept for later sweeps.
+        The values it kept for later sweeps.
     handed : dict
-        What it handed on.
+        The values it handed on.
 
     Examples
     --------
@@ -85,12 +85,12 @@ class SweepStep:
 
     @property
     def parts(self) -> dict[str, Mapping[str, Any]]:
-        """What goes in and out: `received`, `read`, `kept` and `handed`, by the words of the table."""
+        """The values in and out: `received`, `read`, `kept` and `handed`, by the words of the table."""
         return {"receives": self.received, "reads": self.read, "keeps": self.kept, "hands on": self.handed}
 
     @property
     def title(self) -> str:
-        """Which step this is, in words: the sweep, the body and the direction."""
+        """The step in words: the sweep, the body and the direction."""
         start = "" if self.freedom is None else f", from freedom {self.freedom}"
         return f"{self.sweep} at {self.body} ({self.direction}{start})"
 
@@ -110,16 +110,16 @@ class SweepStep:
 class SweepSteps(Sequence[SweepStep]):
     """All steps of an algorithm at one state, in the order in which they ran, and their result.
 
-    `run[3]` is a step; `run["articulate"]` holds the steps of one sweep, `run["articulate", "link2"]` is the step at
-    one body, `run["rise", "link2", 4]` that of the climb from freedom 4. Printed, it is a table of names; a notebook
-    shows the values as well.
+    `run[3]` is a step; `run["articulate"]` has the steps of one sweep, `run["articulate", "link2"]` is the step at
+    one body, `run["rise", "link2", 4]` that of the climb from freedom 4. It prints as a table of names; a notebook
+    also shows the values.
 
     Attributes
     ----------
     title : str
         The algorithm and the machine.
     result : float or ndarray
-        What the algorithm computes, in the shape that its function returns.
+        The result of the algorithm, in the shape that its function returns.
     sweeps : tuple of str
         The names of the sweeps, in order.
 
@@ -165,8 +165,7 @@ class SweepSteps(Sequence[SweepStep]):
         Parameters
         ----------
         key : int, slice, str or tuple
-            A number; the name of a sweep; or (sweep, body)
-            or (sweep, body, freedom).
+            A number, the name of a sweep, (sweep, body) or (sweep, body, freedom).
 
         Returns
         -------
@@ -176,7 +175,7 @@ class SweepSteps(Sequence[SweepStep]):
         Raises
         ------
         ArgumentError
-            There is none, or a climb is not said.
+            There is no such step, or the freedom of the climb is missing.
         """
         if isinstance(key, int | np.integer):
             return self._steps[key]
@@ -229,9 +228,9 @@ def written(x: Any) -> str:
 
 def steps(model: Model, algorithm: str | Callable[..., Any], *state: ArrayLike, method: str = "auto",
           body: int | str | None = None, **options: ArrayLike) -> SweepSteps:  # fmt: skip
-    """Show an algorithm step by step: what the step of every body read, kept and handed on, sweep by sweep.
+    """Show an algorithm step by step: the values that the step of every body read, kept and handed on.
 
-    The steps are those that are compiled. Here the reference engine runs them on plain numbers, one after the other, in
+    These are the steps that are compiled. Here the reference engine runs them on plain numbers, one after the other, in
     the model's own frames.
 
     Parameters
@@ -242,28 +241,28 @@ def steps(model: Model, algorithm: str | Callable[..., Any], *state: ArrayLike, 
         A public function or its name ("mass_matrix"), or a method of one ("articulated", "udut", "composite",
         "ploen-park": of forward dynamics; "newton-euler": of inverse dynamics; "product": of M^-1).
     *state : (nq,), (nv,) array_like
-        One state, as the function takes it: q, v and tau for forward dynamics, in rad, rad/s and N m (m, m/s, N).
-        Symbols of SymPy or CasADi and numbers of mpmath are allowed.
+        One state, as for the function: q, v and tau for forward dynamics, in rad, rad/s and N m (m, m/s, N).
+        SymPy and CasADi symbols and mpmath numbers are allowed.
     method : str, default "auto"
         A method of the function, if `algorithm` is one.
     body : int or str, optional
         For a Jacobian: the body or the named frame.
     **options : (nv,) or (n, 6) or (6,) array_like
-        `external`, `added_inertia`, `base_velocity` and the like, if the function takes them.
+        Options of the function, such as `external`, `added_inertia` and `base_velocity`.
 
     Returns
     -------
     run : SweepSteps
-        A sequence of `SweepStep`, with the `result`. In a terminal and in a notebook it shows as a table.
+        A sequence of `SweepStep`, with the `result`. A terminal and a notebook show it as a table.
 
     Raises
     ------
     ArgumentError
-        There is no such algorithm, it is no sweep (a derivative by code transformation), or an argument does not fit.
+        There is no such algorithm, it has no sweeps (a derivative by code transformation), or an argument does not fit.
 
     Notes
     -----
-    `docs/notation.md` says what the names stand for: V and A are the twist and its rate, W and F wrenches, I an
+    `docs/notation.md` explains the names: V and A are the twist and its rate, W and F wrenches, I an
     (articulated) inertia, S the motion subspace, G and D the gain and the pivot of the joint, x = D^-1 u.
 
     Examples
@@ -301,7 +300,7 @@ def steps(model: Model, algorithm: str | Callable[..., Any], *state: ArrayLike, 
 
 
 def _algorithm(model: Model, algorithm: str | Callable[..., Any], method: str) -> Algorithm:
-    """The sweeps that a name or a function stands for."""
+    """The algorithm of a name or a function."""
     if isinstance(algorithm, str) and algorithm not in FUNCTIONS:
         owners = [name for name, methods in METHODS.items() if algorithm in methods]
         if not owners or method != "auto":
@@ -330,7 +329,7 @@ def _readable(record: StepRecord, names: Sequence[str]) -> SweepStep:
 
 
 def readable(x: Any) -> Any:
-    """A value of a step as an array; what is none, as it is, or as a dict of its parts."""
+    """A value of a step as an array if possible; otherwise unchanged, or as a dict of its parts."""
     if isinstance(x, Screw | Product):
         return readable(Product((x,)).as_rigid())
     if isinstance(x, Inertia):

@@ -1,6 +1,6 @@
 """Closed forms of small machines, as SymPy expressions and as LaTeX:  M(q) qdd + C(q, qd) qd + g(q) = tau.
 
-The algorithms themselves write them: composite bodies, and gravity, are run on a scalar that is a sum of sines
+The algorithms themselves derive them: composite bodies, and gravity, run on a scalar that is a sum of sines
 and cosines of sums of angles.  In this form equal terms combine, and no cancelling terms remain.
 
     machine = ts.symbolic.closed_form(model)
@@ -45,11 +45,11 @@ else:
 
 Array = NDArray[Any]
 
-# The closed form of a general arm has tens of thousands of terms at six freedoms; beyond that it is of no use to read.
+# The closed form of a general arm has tens of thousands of terms at six freedoms; larger ones are unreadable.
 MOST_FREEDOMS = 6
-# A number this close to a fraction, to the root of a fraction or to zero is taken to be exactly that.
+# A number this close to a fraction, to the root of a fraction or to zero counts as exactly that.
 ROUNDING = 1e-12
-# Factoring a coefficient of many terms takes SymPy long and seldom succeeds.
+# SymPy takes long to factor a coefficient of many terms, and rarely succeeds.
 FACTOR_TERMS = 12
 
 
@@ -64,11 +64,11 @@ class ClosedForm:
     M : Matrix
         The mass matrix.
     C : Matrix
-        Of the Christoffel symbols: dM/dt - 2 C is skew.
+        The Coriolis matrix of the Christoffel symbols: dM/dt - 2 C is skew.
     g : Matrix
-        The torques that hold the machine against gravity, a column.
+        The torques that hold the machine against gravity, as a column.
     parameters : dict of Symbol to float
-        The model's own value of every other symbol.
+        The model's value of every other symbol.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class ClosedForm:
         Returns
         -------
         text : str
-            For a paper; a notebook shows it by itself.
+            LaTeX for a paper; a notebook renders it automatically.
         """
         parts = {"M": self.M, "C": self.C, "g": self.g}
         functions = {f for A in parts.values() for f in A.atoms(sympy.sin, sympy.cos)}
@@ -111,7 +111,7 @@ class ClosedForm:
         return self.latex().replace(r"\[", "$$").replace(r"\]", "$$")
 
     def evaluate(self, q: ArrayLike, qd: ArrayLike) -> tuple[Array, Array, Array]:
-        """Compute M, C and g at one state, with the model's own parameters.
+        """Compute M, C and g at one state, with the model's parameters.
 
         Parameters
         ----------
@@ -125,9 +125,9 @@ class ClosedForm:
         M : (n, n) ndarray
             The mass matrix.
         C : (n, n) ndarray
-            Of the velocity terms.
+            The Coriolis matrix.
         g : (n,) ndarray
-            Torques against gravity.
+            The torques against gravity.
         """
         given = [*self.q, *self.qd, *self.parameters]
         values = [*np.asarray(q).tolist(), *np.asarray(qd).tolist(), *self.parameters.values()]
@@ -136,14 +136,14 @@ class ClosedForm:
 
 
 def closed_form(model: Model) -> ClosedForm:
-    r"""Write the equations of a small machine in symbols, by SymPy.
+    r"""Derive the symbolic equations of a small machine, as SymPy expressions.
 
     $$ M(q)\,\ddot q + C(q, \dot q)\,\dot q + g(q) = \tau $$
 
     Parameters
     ----------
     model : Model
-        Up to six freedoms, whose velocities are the rates of its coordinates (no free or ball joints).
+        A machine of up to six freedoms, whose velocities are the rates of its coordinates (no free or ball joints).
 
     Returns
     -------
@@ -208,7 +208,7 @@ class Fourier:
         return Fourier({((), (name,)): 1.0})
 
     def _same(self, terms: dict[tuple[Angles, Monomial], complex]) -> Any:
-        """The scalar of these terms; without terms it is a plain zero, which the algorithms drop."""
+        """The scalar with these terms; without terms it is a plain zero, which the algorithms drop."""
         left = {key: c for key, c in terms.items() if abs(c) > ROUNDING}
         return Fourier(left) if left else 0.0
 
@@ -267,7 +267,7 @@ def _sum(a: Angles, b: Angles) -> Angles:
 
 
 def _derivative(x: Scalar, q: str) -> Scalar:
-    """dx/dq: q turns angles, or is a length among the factors, or both (a screw)."""
+    """dx/dq: q occurs in angles, or as a length among the factors, or both (a screw)."""
     total: Scalar = 0.0
     for (angles, monomial), c in _terms(x):
         turns, times = dict(angles).get(q, 0), monomial.count(q)
@@ -283,7 +283,7 @@ def _derivative(x: Scalar, q: str) -> Scalar:
 
 
 class _Machine:
-    """A model whose numbers are symbols, each with the number it stands for."""
+    """A model whose numbers are symbols, each with its value."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -328,7 +328,7 @@ class _Machine:
 
 
 def _number(x: float) -> float:
-    """A direction cosine; a value near 0 or +-1 is set to that."""
+    """A direction cosine; a value near 0 or +-1 is rounded to it."""
     nearest = float(round(x))
     return nearest if abs(x - nearest) < ROUNDING else x
 
@@ -352,7 +352,7 @@ def _expression(x: Scalar) -> sympy.Expr:
     parts: dict[Any, list[Any]] = {}
     for (angles, monomial), c in _terms(x):
         if angles and angles[0][1] < 0:
-            continue  # the conjugate of the term with all signs changed
+            continue  # the conjugate of the term with opposite signs
         argument = sum(k * _symbol(q) for q, k in angles)
         factors = sympy.Mul(*map(_symbol, monomial))
         twice = 2 if angles else 1
@@ -370,7 +370,7 @@ def _factored(terms: list[Any]) -> sympy.Expr:
 
 
 def _exact(x: float) -> sympy.Expr:
-    """The fraction, or root of a fraction, that equals the number up to rounding; else the number itself."""
+    """The fraction, or root of a fraction, equal to the number up to rounding; else the number itself."""
     for square in (1, 2, 3):
         fraction = sympy.Rational(x / square**0.5).limit_denominator(64)
         if abs(float(fraction) * square**0.5 - x) < ROUNDING * max(1.0, abs(x)):
@@ -379,7 +379,7 @@ def _exact(x: float) -> sympy.Expr:
 
 
 def _short(f: sympy.Expr, q: Sequence[sympy.Symbol]) -> str:
-    """cos(q2 + q3) as c_{23}; a multiple or a difference of angles in full."""
+    """cos(q2 + q3) as c_{23}; multiples and differences of angles are written in full."""
     angles = sympy.Add.make_args(f.args[0])
     if any(angle not in q for angle in angles):
         return sympy.latex(f)

@@ -1,4 +1,4 @@
-"""The dynamics as frames of the machine feel them (Khatib 1987; in O(n) per frame after Ploen & Park 1999)."""
+"""The dynamics at frames of the machine (Khatib 1987; in O(n) per frame after Ploen & Park 1999)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, repr=False)
 class OperationalSpace:
-    """Hold the dynamics of a task: F = inertia a + bias, F the force (k numbers) that gives it the acceleration a.
+    """Hold the dynamics of a task: F = inertia a + bias, where the force F (k numbers) causes the acceleration a.
 
     The task is the twists of some frames, each in its own frame (k = 6 per frame), or combinations T of them. A task
     force F acts on the joints as the torques jacobian^T F.
@@ -31,13 +31,13 @@ class OperationalSpace:
     Attributes
     ----------
     factor : MassFactor
-        Of the mass matrix.
+        The factor of the mass matrix.
     frames : tuple of str or int
         The frames.
     v : (..., nv) ndarray or None
         Velocities.
     jacobian : (..., k, nv) ndarray
-        J: J v is the task's velocity.
+        The Jacobian J: J v is the velocity of the task.
     response : (..., k, nv) ndarray
         B = J W^-T, with M = W W^T.
     T : (k, 6 m) ndarray
@@ -54,7 +54,7 @@ class OperationalSpace:
     factor: MassFactor
     frames: tuple[int | str, ...]
     v: Array | None
-    jacobian: Array  # J (..., k, nv): J v is the task's velocity
+    jacobian: Array  # J (..., k, nv): J v is the velocity of the task
     response: Array  # B = J W^-T (..., k, nv)
     T: Array  # (k, 6 frames)
 
@@ -84,7 +84,7 @@ class OperationalSpace:
 
     @cached_property
     def consistent_inverse(self) -> Array:
-        """The inverse of J that costs the least kinetic energy, M^-1 J^T inertia, (..., nv, k).
+        """The inverse of J with the least kinetic energy, M^-1 J^T inertia, (..., nv, k).
 
         Torques (1 - J^T inverse^T) tau do not accelerate the task.
         """
@@ -93,7 +93,7 @@ class OperationalSpace:
 
     @cached_property
     def bias(self) -> Array:
-        """The force at no acceleration, inertia (J M^-1 h - dJ/dt v), (..., k), h the joints' bias forces."""
+        """The force at zero acceleration, inertia (J M^-1 h - dJ/dt v), (..., k), with h the joints' bias forces."""
         if self.v is None:
             raise ArgumentError("the bias needs velocities: give v to operational_space")
         model, q = self.factor.model, self.factor.q
@@ -112,7 +112,7 @@ def operational_space(
     *,
     task: ArrayLike | None = None,
 ) -> OperationalSpace:
-    r"""Compute inertia and motion as a tool or a hand feels them: the dynamics of frames.
+    r"""Compute the dynamics at frames, such as a tool or a hand.
 
     $$ F = \Lambda\, a + \mu, \qquad \Lambda^{-1} = J M^{-1} J^T $$
 
@@ -127,7 +127,7 @@ def operational_space(
     v : (..., nv) array_like, optional
         Velocities; without them there is no bias.
     task : (k, 6 m) array_like, optional
-        Picks components, or combinations of them, that can be accelerated.
+        Selects components, or combinations of them, that can be accelerated.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Many members of one machine: parameters drawn, motions side by side in SIMD lanes, results in a Zarr store."""
+"""Many members of one machine: random parameters, motions side by side in SIMD lanes, results in a Zarr store."""
 
 from torsor.ensembles.draws import Distribution, LogNormal, Normal, Uniform
 from torsor.ensembles.exchange import Exchange, Replicas, Tempering

@@ -1,4 +1,4 @@
-"""A store as one xarray Dataset: chunks are read when they are needed, and axes carry the names of what they hold."""
+"""A store as one xarray Dataset: chunks are read on demand, and axes have names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stored:
         return found[first - first // size * size :][: last - first][(slice(None), *rest)]
 
     def _chunk(self, k: int) -> Array:
-        """A chunk; where none is there, zeros or NaN."""
+        """A chunk; zeros or NaN if it is missing."""
         found = self.group.get(self.variable.name, k)
         if found is not None:
             return found
@@ -50,7 +50,7 @@ class Stored:
 
 
 def dataset(group: Group, model: Model | None) -> Any:
-    """Everything in a store: stored quantities as variables, what was drawn and the names of axes as coordinates."""
+    """Everything in a store: stored quantities as variables, drawn parameters and axis names as coordinates."""
     if model is None:
         model = toml.read(group.attributes["model"], group.place.address)
     labels: dict[str, Any] = AXES | {
@@ -63,7 +63,7 @@ def dataset(group: Group, model: Model | None) -> Any:
         axes = _axes(name, variable, model)
         if name not in ("digest", "t"):
             kind = coordinates if name.startswith(DRAWN) else variables
-            kind[_asked(name, variable)] = axes, _array(group, variable)
+            kind[_requested_name(name, variable)] = axes, _array(group, variable)
         for axis in axes:
             known = labels.get("pose" if axis.startswith("pose.") else "xyz" if axis.startswith("position.") else axis)
             if known is not None and len(known) == dict(zip(axes, (variable.rows, *variable.shape)))[axis]:
@@ -72,7 +72,7 @@ def dataset(group: Group, model: Model | None) -> Any:
 
 
 def _axes(name: str, variable: Variable, model: Model) -> tuple[str, ...]:
-    """The names of the axes of an array; numbers drawn for all bodies, or all freedoms, have axes of these."""
+    """The names of the axes of an array; parameters drawn for all bodies or freedoms have an axis of these."""
     owner, _, parameter = name.removeprefix(DRAWN).rpartition(".")
     several = {"q0": "coordinate", "v0": "freedom"}.get(parameter) if not owner else "freedom"
     if owner == "*" and parameter not in DEFAULTS:
@@ -84,14 +84,14 @@ def _axes(name: str, variable: Variable, model: Model) -> tuple[str, ...]:
     return (member, several, *rest[1:]) if variable.shape[:1] == (sizes[several],) else variable.axes
 
 
-def _asked(name: str, variable: Variable) -> str:
+def _requested_name(name: str, variable: Variable) -> str:
     """The name of an array as the user wrote it: "PD.kp", "q:last"."""
     before, _, last = name.removeprefix(DRAWN).rpartition(".")
     return f"{before}:{last}" if last in REDUCTIONS and "time" not in variable.axes else name.removeprefix(DRAWN)
 
 
 def _array(group: Group, variable: Variable) -> Any:
-    """An array of Dask if that is installed; else one in memory."""
+    """A Dask array if Dask is installed, else an array in memory."""
     if find_spec("dask") is None or not variable.shape:
         return group.whole(variable.name)
     return dask.from_array(Stored(group, variable), chunks=(variable.chunk, *variable.shape), asarray=False, name=False)

@@ -1,6 +1,6 @@
 """Members side by side on a GPU: the steps of `engine.py`, with a thread in place of a lane.
 
-Members with fixed steps are a rollout. Those with a step size of their own take the kernel that is made here.
+Members with fixed steps are a rollout. Members with adaptive steps use the kernel made here.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class GpuEngine:
         self.request, self.kernel, self.made = found.store.once(key, lambda: (*kernel_of(self.step, timing), {}))
 
     def run(self, q0: Array, v0: Array) -> tuple[Array, ...]:
-        """The states (members, times, nq + nv) at the times, what became of each member, and when it stopped, if it may
+        """The states (members, times, nq + nv) at the times, the status of each member, and its stop time if it can
         stop."""
         return tuple(map(gpu.cupy().asnumpy, self.moved(self.on_device(q0, v0))))
 
     def on_device(self, q0: Array, v0: Array) -> list[Any]:
-        """The arrays of members that the kernel reads."""
+        """The arrays of the members for the kernel."""
         law, count = self.law, len(q0)
         given = [(q0, 1), (v0, 1)]
         if self.timing.adaptive:
@@ -67,11 +67,11 @@ class GpuEngine:
         return [gpu.columns(x, x.ndim - 1, "float64") for x in wide]
 
     def moved(self, given: Sequence[Any]) -> tuple[Any, ...]:
-        """What `run` gives, as arrays on the device."""
+        """The results of `run`, as arrays on the device."""
         return self._adaptive(given) if self.timing.adaptive else self._fixed(*given)
 
     def _fixed(self, q: Any, v: Any) -> tuple[Any, ...]:
-        """As a rollout moves them, one for all times with steps of one number between them."""
+        """Move the members by rollouts, one for all times with the same number of steps between them."""
         cp, timing, nq = gpu.cupy(), self.timing, self.model.nq
         ends = np.rint(timing.times / timing.step).astype(int).tolist()
         out = cp.empty((len(q), len(ends), nq + self.model.nv), "float64")
@@ -83,7 +83,7 @@ class GpuEngine:
             path_q, path_v, *stopped = self.steps({"q": q, "v": v}, done, every * count, every)
             out[:, row : row + count, :nq], out[:, row : row + count, nq:] = path_q, path_v
             q, v, done, row = path_q[:, -1], path_v[:, -1], done + every * count, row + count
-            if stopped:  # those that have stopped before stop again, at once
+            if stopped:  # members that have stopped before stop again at once
                 reason = stopped[1][:, -1]
                 when = np.where(np.isnan(when), stopped[0], when)
                 status = np.where(reason > 0, engine.STOPPED - 1 + reason, status).astype("int8")
@@ -112,7 +112,7 @@ class GpuEngine:
         return np.array(settings), np.array(timing.times)
 
     def _grid(self, count: int, launch: Launch) -> tuple[int, list[Any]]:
-        """How many blocks are resident at once, and what loops need beside the arrays."""
+        """The number of blocks resident at once, and the further arguments of loops."""
         function, dynamics, blocks = self.made["kernel"], self.kernel.dynamics, -(-count // launch.threads)
         if dynamics.looped:
             if "tree" not in self.made:

@@ -1,4 +1,4 @@
-"""What differs from member to member: distributions, and the quantities of a model that they are for.
+"""The differences between members: distributions, and the quantities of a model that vary.
 
 Member k of a study draws from `default_rng([seed, k])`, so it can be drawn alone, and in any order.  All draws are
 uniform numbers u in (0, 1), turned into values by the inverse of a distribution function; a Sobol sequence or a Latin
@@ -29,18 +29,18 @@ Array = NDArray[Any]
 Forces = Sequence[Any]
 
 SAMPLING = ("random", "sobol", "latin-hypercube", "saltelli")
-FEW = 32  # members that are drawn one by one
+FEW = 32  # up to this number, members are drawn one by one
 TINY = 2.0**-54  # u stays away from 0, where a normal distribution has no value
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """`relative`: the value is a factor of the model's own."""
+    """`relative`: the value is a factor of the model's value."""
 
     relative: bool = False
 
     def value(self, u: Array) -> Array:
-        """Compute values at fractions of the distribution.
+        """Compute quantiles of the distribution.
 
         Parameters
         ----------
@@ -50,7 +50,7 @@ class Distribution:
         Returns
         -------
         x : (...) ndarray
-            The numbers below which these fractions lie.
+            The quantiles at these fractions.
         """
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class Distribution:
         Returns
         -------
         words : dict
-            Its name and parameters.
+            The name and the parameters.
         """
         return {"distribution": type(self).__name__} | {
             key: np.asarray(x).tolist() for key, x in vars(self).items()
@@ -175,7 +175,7 @@ class LogNormal(Distribution):
 
 
 def _go_together(*shapes: tuple[int, ...]) -> bool:
-    """Whether arrays of these shapes broadcast."""
+    """Whether arrays of these shapes broadcast together."""
     try:
         np.broadcast_shapes(*shapes)
     except ValueError:
@@ -198,7 +198,7 @@ JOINTS = tuple(DEFAULTS)  # quantities of the freedoms
 
 @dataclass(frozen=True, eq=False)
 class Varied:
-    """Entries of an array that differ: `field`, and the bodies or entries along its first axis."""
+    """Entries of an array that vary: `field`, and the bodies or entries along its first axis."""
 
     key: str  # as the user named it
     field: str  # q0, v0, a field of the model, density, or FORCE.PARAMETER
@@ -240,7 +240,7 @@ class Varied:
         return "." in self.field
 
     def nominal(self, model: Model, forces: Forces = ()) -> Array:
-        """The model's own values, or those of a force."""
+        """The values of the model or of a force."""
         if self.field == "density":
             return np.ones(self.shape)
         if self.of_force:
@@ -257,7 +257,7 @@ def _force_named(forces: Forces, name: str) -> Any:
 
 
 def forces_of(forces: Forces, drawn: Mapping[Varied, Array]) -> list[Any]:
-    """The forces with the parameters that some members drew."""
+    """The forces with the drawn parameters of some members."""
     changed: dict[int, dict[str, Array]] = {}
     for quantity, values in drawn.items():
         if quantity.of_force:
@@ -267,7 +267,7 @@ def forces_of(forces: Forces, drawn: Mapping[Varied, Array]) -> list[Any]:
 
 
 class Draws:
-    """What the members of a study draw: `vary` maps names of quantities to distributions or arrays (n, ...)."""
+    """The draws of the members of a study: `vary` maps names of quantities to distributions or arrays (n, ...)."""
 
     def __init__(self, model: Model, vary: Mapping[str, Any] | Callable[[np.random.Generator], Mapping[str, Any]],
                  n: int, seed: int, sampling: str, forces: Forces = ()) -> None:  # fmt: skip
@@ -296,7 +296,7 @@ class Draws:
             self._check_design()
 
     def _check_overlaps(self) -> None:
-        """Raise if all that is drawn for a quantity is replaced by another one that comes later."""
+        """Raise if everything drawn for a quantity is replaced by a later one."""
         for last, later in enumerate(self.varied):
             for earlier in list(self.varied)[:last]:
                 if earlier.field == later.field != "density" and {*earlier.rows.tolist()} <= {*later.rows.tolist()}:
@@ -328,11 +328,11 @@ class Draws:
 
     @property
     def width(self) -> int:
-        """How many uniform numbers a member draws."""
+        """The count of uniform numbers that a member draws."""
         return sum(q.size for q, value in self.varied.items() if isinstance(value, Distribution))
 
     def part(self, first: int, end: int) -> Draws:
-        """The same, for some members only: it holds no array of all members, so it travels quickly."""
+        """The same for some members only, without arrays of all members, so that it is quick to send."""
         some = object.__new__(Draws)
         some.__dict__ |= {name: x for name, x in self.__dict__.items() if name not in ("cube", "rows")}
         some.first = first
@@ -371,7 +371,7 @@ class Draws:
             u = self._random(first, end)
         elif self.sampling == "sobol":
             sequence = qmc.Sobol(self.width, scramble=True, rng=np.random.default_rng(self.seed))
-            with warnings.catch_warnings():  # it warns of pieces of a sequence
+            with warnings.catch_warnings():  # SciPy warns about parts of a sequence
                 warnings.simplefilter("ignore")
                 u = (sequence.fast_forward(first) if first else sequence).random(end - first)
         elif self.sampling == "saltelli":
@@ -381,7 +381,7 @@ class Draws:
         return np.clip(u, TINY, 1 - TINY)
 
     def _random(self, first: int, end: int) -> Array:
-        """Every member's own numbers; many at once, unless this NumPy seeds or draws in another way."""
+        """The numbers of every member; many at once, unless this version of NumPy seeds or draws differently."""
         own = np.random.default_rng([self.seed, first]).random(self.width)
         if end - first > FEW:
             together = streams.uniform(self.seed, first, end, self.width)
@@ -397,7 +397,7 @@ class Draws:
         return self.__dict__["cube"]
 
     def _design(self, first: int, end: int) -> Array:
-        """Rows of A, of B, and of A with one column of B after the other: what first and total Sobol indices need.
+        """Rows of A, of B, and of A with one column of B after the other, for first and total Sobol indices.
 
         A. Saltelli & al., Variance based sensitivity analysis of model output, Comput. Phys. Commun. 181, 2010.
         """
@@ -437,16 +437,17 @@ class Draws:
             yield from self.varied
 
     def described(self) -> Any:
-        """For the store: what was drawn how."""
+        """A description of the draws for the store."""
         if self.function:
             return getattr(self.function, "__qualname__", "function")
         return {q.key: x.parameters() if isinstance(x, Distribution) else "given" for q, x in self.varied.items()}
 
 
 def fields_of(model: Model, drawn: Mapping[Varied, Array]) -> dict[str, Array]:
-    """The fields of a `ModelBatch`, from what some members drew; states and parameters of forces are left out."""
+    """The fields of a `ModelBatch` from the draws of some members, without states and parameters of forces."""
     fields: dict[str, Array] = {}
-    for quantity, values in sorted(drawn.items(), key=lambda x: x[0].field == "density"):  # a factor of what is drawn
+    # density comes last, because it is a factor
+    for quantity, values in sorted(drawn.items(), key=lambda x: x[0].field == "density"):
         if quantity.field in STATES or quantity.of_force:
             continue
         if quantity.field == "density":
@@ -459,7 +460,7 @@ def fields_of(model: Model, drawn: Mapping[Varied, Array]) -> dict[str, Array]:
 
 
 def _copies(model: Model, name: str, fields: dict[str, Array], count: int) -> Array:
-    """A field of the model, once per member, to be changed."""
+    """Copies of a field of the model, one per member, to be changed."""
     own = getattr(model, name)
     return fields.setdefault(name, np.tile(own, (count, *[1] * own.ndim)))
 

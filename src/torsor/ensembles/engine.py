@@ -1,7 +1,7 @@
-"""Members side by side: every lane of a vector moves a member of its own, with a step of its own.
+"""Members side by side: every lane of a vector moves one member, with its own step size.
 
 Fixed steps are those of a rollout (`torsor.motion.driver`), to the same bits. Adaptive steps (Dormand & Prince 1980, as
-in `torsor.motion`) are one kernel, traced from `embedded`, with a step size per lane; a lane whose member has arrived
+in `torsor.motion`) are one kernel, traced from `embedded`, with one step size per lane; a lane whose member is finished
 takes the next member.
 """
 
@@ -30,21 +30,21 @@ from torsor.motion.time_loop import at_once
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 
-LANES = 1024  # members that are moved together: their states stay in the cache
+LANES = 1024  # members moved together, so that their states stay in the cache
 OK, DIVERGED, STUCK, IMPOSSIBLE = 1, 2, 3, 4
-STOPPED = 10  # and more: by which stop condition
+STOPPED = 10  # plus the index of the stop condition
 HALVINGS = 50  # of a step, to find where a member stops
-LOOKS = 8  # parts of a step, at whose ends stop conditions are looked at
-TURNS = 4  # parabolas to find how far a condition gets that turns back between two looks
+LOOKS = 8  # parts of a step, at whose ends stop conditions are checked
+TURNS = 4  # parabolas to find the extremum of a condition that turns back between two checks
 REASONS = {
     0: "not yet", OK: "ok", DIVERGED: "diverged: its state is not finite", STUCK: "its step became too small",
     IMPOSSIBLE: "no such machine can exist",
 }  # fmt: skip
 FIRST_STEP, SMALLEST = 1e-3, 1e-12  # steps, relative to the duration
-KNOT = 1e-12  # a knot that is as close as that, relative to the duration, has been reached
+KNOT = 1e-12  # a knot this close, relative to the duration, counts as reached
 CONTROL = DormandPrince.control
 TIMES = tuple(DormandPrince.A.sum(axis=1).tolist())
-# The last term of the continuous extension (Hairer, Norsett & Wanner, Solving ODEs I, II.6), by stage.
+# The last term of the dense output (Hairer, Norsett & Wanner, Solving ODEs I, II.6), by stage.
 EXTENSION = (
     -12715105075 / 11282082432, 0.0, 87487479700 / 32700410799, -10690763975 / 1880347072,
     701980252875 / 199316789632, -1453857185 / 822651844, 69997945 / 29380423,
@@ -53,15 +53,15 @@ EXTENSION = (
 
 @dataclass(frozen=True)
 class Timing:
-    """How members are moved in time: `method` with steps of a length, or adaptively ("dopri5") to tolerances."""
+    """How members move in time: `method` with steps of fixed length, or adaptively ("dopri5") to tolerances."""
 
-    times: Array  # at which states are stored, the first not before 0
+    times: Array  # the times of stored states, the first not before 0
     method: str
     step: float
     rtol: float
     atol: float
     stops: tuple[Stop, ...] = ()  # conditions under which a member stays where it is
-    begin: float = 0.0  # what the clock of the forces shows at time 0
+    begin: float = 0.0  # the time of the forces at time 0
 
     @property
     def adaptive(self) -> bool:
@@ -100,29 +100,29 @@ class LaneEngine:
         self.outside = watching(batch.model, timing.stops, members(batch), "float64") if timing.stops else None
 
     def read(self, t: Array, h: Array, constant: Array, gain: Array, *numbers: Array) -> list[Array]:
-        """The inputs of the steps of all lanes after their states: their own, and what changes in time."""
+        """The inputs of the steps of all lanes after their states: those of the member, and time-dependent ones."""
         law, m, found = self.law, len(t), [constant, gain, *numbers]
         if not law.schedules:
             return found
         inside = np.clip(TIMES, INSIDE, 1 - INSIDE) if len(law.knots) else np.array(TIMES)
         times = (self.timing.begin + t[:, None] + h[:, None] * inside).ravel()
         if law.changes:
-            alike = replace(law, constant=np.zeros(law.constant.shape[-2:]))
-            found[0] = (alike.commands_at(times).reshape(m, len(inside), -1) + constant[:, None]).reshape(m, -1)
+            common = replace(law, constant=np.zeros(law.constant.shape[-2:]))
+            found[0] = (common.commands_at(times).reshape(m, len(inside), -1) + constant[:, None]).reshape(m, -1)
         if law.schedule is not None:
-            alike = replace(law, values=np.zeros(law.values.shape[-1:]))
-            found[1] = gain + alike.values_at(times[:: len(inside)])
+            common = replace(law, values=np.zeros(law.values.shape[-1:]))
+            found[1] = gain + common.values_at(times[:: len(inside)])
         if law.waves:
             found[2] = numbers[0] + law.waves_at(times).reshape(numbers[0].shape)
         return found
 
     def next_knot(self, t: Array) -> Array:
-        """The next time at which a command jumps or bends: steps end there."""
+        """The next time when a command jumps or bends: steps end there."""
         knots = np.append(self.law.knots - self.timing.begin, np.inf)
         return knots[knots.searchsorted(t + KNOT * self.timing.times[-1], "right")]
 
     def run(self, q0: Array, v0: Array) -> tuple[Array, Array, Array]:
-        """The states (members, times, nq + nv) at the times, what became of each member, and when it stopped."""
+        """The states (members, times, nq + nv) at the times, the status of each member, and its stop time."""
         out = np.full((len(q0), len(self.timing.times), self.width), np.nan)
         status, when = np.full(len(q0), OK, np.int8), np.full(len(q0), np.nan)
         with np.errstate(all="ignore"):
@@ -159,7 +159,7 @@ class LaneEngine:
         _Lanes(self, np.concatenate([q0, v0], axis=1), given, out, status, when).run()
 
     def gone(self, y: Array, given: Sequence[Array]) -> Array:
-        """(members, stops): how far each state is beyond each stop condition."""
+        """(members, stops): the distance of each state beyond each stop condition."""
         assert self.outside is not None
         loads = len(self.law.load_names)
         return self.outside(y[:, : self.nq], y[:, self.nq :], *given[2 + loads :])
@@ -167,7 +167,7 @@ class LaneEngine:
 
 def embedded(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[list[Scalar]]:
     """A step of Dormand & Prince: the new state, h times its derivative at the start and at the end, the term of the
-    continuous extension, and the error, a row each."""
+    dense output, and the error, one row each."""
     n, A, (E,) = len(q), DormandPrince.A, DormandPrince.E
     y: list[Scalar] = [*q, *v]
 
@@ -191,7 +191,7 @@ def embedded(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[list[Scala
 
 
 class LaneStep(NamedTuple):
-    """A step of every lane: from y to new in the time h, with what `embedded` gives."""
+    """A step of every lane, from y to new in the time h, with the results of `embedded`."""
 
     y: Array
     h: Array
@@ -201,7 +201,7 @@ class LaneStep(NamedTuple):
     extension: Array
 
     def between(self, lanes: Array, share: Array) -> Array:
-        """The states of some lanes after a part of the step: its continuous extension (Hairer & al., II.6)."""
+        """The states of some lanes after a part of the step, by the dense output (Hairer & al., II.6)."""
         y0, end, s = self.y[lanes], self.new[lanes], share[:, None]
         change = end - y0
         bend = self.k1[lanes] - change
@@ -213,18 +213,18 @@ class LaneStep(NamedTuple):
 
 
 class _Lanes:
-    """Adaptive steps: a lane holds a member until it has arrived, and then takes the next one."""
+    """Adaptive steps: a lane moves a member to the end, and then takes the next one."""
 
     def __init__(self, engine: LaneEngine, y: Array, given: Sequence[Array], out: Array, status: Array,
                  when: Array) -> None:  # fmt: skip
         self.engine, self.start, self.given, self.out, self.status, self.when = engine, y, given, out, status, when
         count = min(LANES, len(y))
-        self.member = np.arange(count)  # in each lane
+        self.member = np.arange(count)  # the member in each lane
         self.next = count
         self.y, self.t, self.row = y[:count].copy(), np.zeros(count), np.zeros(count, int)
         self.own = [x[:count].copy() for x in given]
         self.h = np.full(count, np.nan)
-        self.fresh = np.ones(count, bool)  # has no step size yet
+        self.fresh = np.ones(count, bool)  # whether a lane has no step size yet
 
     def run(self) -> None:
         timing, nq = self.engine.timing, self.engine.nq
@@ -252,9 +252,9 @@ class _Lanes:
             self._refill(stuck | arrived | stopped)
 
     def _stopping(self, accepted: Array, step: LaneStep) -> Array:
-        """The part of its step after which each lane stops, found by halving; NaN for lanes that go on.
+        """The part of its step after which each lane stops, found by bisection; NaN for lanes that continue.
 
-        Conditions are looked at after every LOOKS-th part of a step, and where they come close to zero and turn back.
+        Conditions are checked after every LOOKS-th part of a step, and where they come close to zero and turn back.
         """
         share = np.full(len(accepted), np.nan)
         if not self.engine.timing.stops:
@@ -262,10 +262,10 @@ class _Lanes:
         excess = self.engine.gone(self.y, self.own)
         at_once = (excess > 0).any(axis=1) & self.fresh
         lanes = np.flatnonzero(accepted & ~at_once)
-        looks: list[Array] = []  # the last three
+        looks: list[Array] = []  # the last three checks
         for part in range(LOOKS + 1):
-            there = step.between(lanes, np.full(len(lanes), part / LOOKS)) if part else self.y[lanes]
-            looks = [*looks, self.engine.gone(there, [x[lanes] for x in self.own]) if part else excess[lanes]][-3:]
+            states = step.between(lanes, np.full(len(lanes), part / LOOKS)) if part else self.y[lanes]
+            looks = [*looks, self.engine.gone(states, [x[lanes] for x in self.own]) if part else excess[lanes]][-3:]
             end = np.where((looks[-1] > 0).any(axis=1) & (part > 0), part / LOOKS, np.nan)
             if len(looks) == 3:
                 end = np.fmin(end, self._turned(step, lanes, (part - 2) / LOOKS, looks))
@@ -280,7 +280,7 @@ class _Lanes:
         return share
 
     def _turned(self, step: LaneStep, lanes: Array, begin: float, looks: list[Array]) -> Array:
-        """Where, between three looks from `begin` on, a lane is outside that is inside at all three; else NaN."""
+        """Where a lane is outside between three checks from `begin` on, although inside at all three; else NaN."""
         found, ends = np.full(len(lanes), np.nan), np.minimum(looks[0], looks[2])
         close = (looks[1] <= 0) & (looks[1] >= np.maximum(looks[0], looks[2])) & (2 * looks[1] > ends)
         for row, stop in np.argwhere(close):
@@ -307,7 +307,7 @@ class _Lanes:
         return high
 
     def _stop(self, step: LaneStep, share: Array) -> Array:
-        """Which lanes stop; their members stay where they are."""
+        """The lanes that stop; their members stay where they are."""
         lanes = np.flatnonzero(~np.isnan(share))
         if len(lanes):
             end = step.between(lanes, share[lanes])
@@ -319,7 +319,7 @@ class _Lanes:
         return ~np.isnan(share)
 
     def _store_start(self) -> None:
-        """The states at time 0, where that is asked for."""
+        """Store the states at time 0, if requested."""
         at_start = self.engine.timing.times <= 0
         count = int(at_start.sum())
         self.out[:, :count] = self.start[:, None]
@@ -327,7 +327,7 @@ class _Lanes:
         self.first_row = count
 
     def _store(self, accepted: Array, step: LaneStep, t1: Array) -> None:
-        """The continuous extension of accepted steps, at all times that they pass up to t1."""
+        """Store the dense output of accepted steps, at all stored times that they pass up to t1."""
         times = self.engine.timing.times
         lanes = np.flatnonzero(accepted)
         while len(lanes):
@@ -342,7 +342,7 @@ class _Lanes:
             self.row[lanes] += 1
 
     def _refill(self, free: Array) -> None:
-        """Give the lanes that are free the next members; when there are none, drop the lanes."""
+        """Give free lanes the next members; without further members, drop the lanes."""
         places = np.flatnonzero(free)
         count = min(len(places), len(self.start) - self.next)
         taken, dropped = places[:count], places[count:]
@@ -366,5 +366,5 @@ class _Lanes:
 
 
 def members_of(given: Mapping[str, Any]) -> int:
-    """How many members there are."""
+    """The number of members."""
     return len(next(iter(given.values())))

@@ -1,7 +1,7 @@
 """Replica exchange: members of an ensemble exchange their states at intervals.
 
 A member keeps its machine and its place in a ladder of `size` members; states move between the members of a ladder.
-What a ladder draws comes from `default_rng([seed, EXCHANGE, ladder, count])`.  So results depend on the seed, not on
+A ladder draws from `default_rng([seed, EXCHANGE, ladder, count])`.  So results depend on the seed, not on
 chunks or workers, and a study with exchanges is resumed like any other.
 """
 
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 Move = Callable[[Timing, Array, Array], tuple[Array, ...]]  # states, status, ... at the times of the steps
 Rule = Callable[["Replicas"], tuple[Array, Array]]
 
-EXCHANGE = 0x45584348  # keeps these streams apart from those of the members
+EXCHANGE = 0x45584348  # separates these streams from those of the members
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Exchange:
 
     interval   seconds between exchanges
     rule       replicas -> (q, v), the states after the exchange, of the same shapes; for example a `Tempering`.  For
-               workers of other processes it must be importable.
+               workers in other processes it must be importable.
     """
 
     interval: float
@@ -86,7 +86,7 @@ class Exchange:
 
     def run(self, move: Move, timing: Timing, machines: ModelBatch, q: Array, v: Array,
             streams: tuple[int, int]) -> tuple[Array, Array]:  # fmt: skip
-        """The states (members, times, nq + nv) and what became of each member; `move(timing, given)` moves all of them
+        """The states (members, times, nq + nv) and the status of each member; `move(timing, given)` moves all of them
         from one exchange to the next.  `streams`: the seed, and the number of the first ladder."""
         times, nq = timing.times, q.shape[1]
         out = np.full((len(q), len(times), nq + v.shape[1]), np.nan)
@@ -131,10 +131,10 @@ class Exchange:
 @dataclass(frozen=True)
 class Tempering:
     """Parallel tempering: neighbours i, i + 1 exchange their positions with probability min(1, exp(-d)), where
-    d = (1/T_i - 1/T_{i+1}) (U_{i+1} - U_i); even and odd pairs take turns.
+    d = (1/T_i - 1/T_{i+1}) (U_{i+1} - U_i); even and odd pairs alternate.
 
-    Then velocities are drawn anew from the normal distribution with covariance T M^-1, which keeps every member at its
-    temperature.  Under this the positions of member i have a density proportional to sqrt(det M) exp(-U / T_i).
+    Then velocities are redrawn from the normal distribution with covariance T M^-1, which keeps every member at its
+    temperature.  The positions of member i then have a density proportional to sqrt(det M) exp(-U / T_i).
 
     temperatures   (size,) of the members of a ladder, in units of energy (k_B T)
     potential      U(machines, q) -> (ladders, size); default: that of gravity, for machines without springs
@@ -166,7 +166,7 @@ class Tempering:
         U = np.where(np.isfinite(q).all(axis=-1), U, np.nan)
         low = np.arange(replicas.count % 2, len(T) - 1, 2)
         gain = (1 / T[low] - 1 / T[low + 1]) * (U[:, low] - U[:, low + 1])
-        swapped = np.log(1 - replicas.uniform(len(low))) < gain  # false where a member has failed
+        swapped = np.log(1 - replicas.uniform(len(low))) < gain  # False if a member has failed
         ladder, pair = np.nonzero(swapped)
         order = np.tile(np.arange(len(T)), (len(q), 1))
         order[ladder, low[pair]], order[ladder, low[pair] + 1] = low[pair] + 1, low[pair]

@@ -1,6 +1,6 @@
 """A study as a TOML file.
 
-model = "panda"                       # a name from the zoo, or a model or robot file beside this one
+model = "panda"                       # a name from the zoo, or a model or robot file in the same folder
 n = 10000
 seed = 1
 duration = 1.0                        # or times = [0.1, 0.2, ...]
@@ -15,7 +15,7 @@ every = 1                             # thinning: of the times
 "link3.mass" = { uniform = [0.9, 1.1], relative = true }
 v0 = { uniform = [-0.5, 0.5] }
 
-[forces.PD]                           # forces by name, with the parameters that they have in Python
+[forces.PD]                           # forces by name, with their parameters in Python
 reference = 0.0
 kp = 100.0
 kd = 10.0

@@ -1,7 +1,7 @@
-"""Where a store is: a folder on this machine, or anything that fsspec reaches (S3 and others).
+"""The place of a store: a folder on this computer, or anything that fsspec reaches (S3 and others).
 
-A file of a store is there completely or not at all.  In a folder it is written aside, synced and renamed; object stores
-promise it for every object.
+A file of a store exists completely or not at all.  In a folder it is written to a temporary file, synced and renamed;
+object stores guarantee it for every object.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class StoreError(TorsorError):
 
 
 class StorePlace(Protocol):
-    """Files by their names, with / between folders; `address` finds the place again, in another process too."""
+    """Files by name, with / between folders; `address` identifies the place, also in another process."""
 
     address: str
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file, or None if it is not there."""
+        """The content of a file, or None if it does not exist."""
 
     def write(self, name: str, content: Content) -> None: ...
 
     def create(self, files: Mapping[str, Content]) -> None:
-        """Write the first files of a store; the last of them says that it is there.  Where another process was
-        quicker, its store stays."""
+        """Write the first files of a store; the last of them marks that it exists.  If another process was faster, its
+        store stays."""
 
 
 class Folder:
-    """A folder on this machine."""
+    """A folder on this computer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -60,7 +60,7 @@ class Folder:
         write_whole(file, content, StoreError)
 
     def create(self, files: Mapping[str, Content]) -> None:
-        """All at once: a folder aside is renamed, which fails where the store is there already."""
+        """Write all at once: a temporary folder is renamed, which fails if the store already exists."""
         _folder(self.path.parent)
         aside = Folder(self.path.with_name(f".{self.path.name}-{uuid4().hex}.part"))
         try:
@@ -85,7 +85,7 @@ class Remote:
             return self.files.cat_file(f"{self.root}/{name}")
         except FileNotFoundError:
             return None
-        except Exception as reason:  # every library behind fsspec has its own
+        except Exception as reason:  # every library behind fsspec has its own errors
             raise StoreError(f"{self.address}/{name}: cannot be read ({reason})") from None
 
     def write(self, name: str, content: Content) -> None:

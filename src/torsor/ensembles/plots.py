@@ -18,12 +18,12 @@ plots, stats = Later("torsor.view.style"), Later("scipy.stats")
 
 Array = NDArray[Any]
 
-BANDS = ((5, 95, 0.2), (25, 75, 0.35))  # percentiles, and how dark they are
+BANDS = ((5, 95, 0.2), (25, 75, 0.35))  # percentiles, and their opacity
 MOST_PANELS = 12
 
 
 def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> Any:
-    """The median of a quantity over time, and where 50 % and 90 % of the members are."""
+    """The median of a quantity over time, with bands for 50 % and 90 % of the members."""
     values = study[quantity][study.has_motion]
     if values.ndim < 2 or values.shape[1] != len(study.times):
         raise ArgumentError(f"{quantity!r} has no values over time")
@@ -56,10 +56,10 @@ def _fans(study: Study, quantity: str, series: Array) -> Any:
 
 
 def shares(study: Study, quantity: Array | None = None) -> dict[str, Array]:
-    """For each number that was drawn, the share of the variance of `quantity` (n,) that it explains alone.
+    """For each drawn number, the share of the variance of `quantity` (n,) that it explains alone.
 
-    The quantity is expanded in cubic polynomials of the rank of one drawn number at a time: first-order Sobol indices,
-    for draws that are independent.
+    The quantity is expanded in cubic polynomials of the rank of one drawn number at a time: for independent draws these
+    are first-order Sobol indices.
     """
     done = study.has_motion
     y = study["q"][:, -1, 0] if quantity is None else np.asarray(quantity, float)
@@ -83,14 +83,14 @@ def shares(study: Study, quantity: Array | None = None) -> dict[str, Array]:
 
 
 class Indices(NamedTuple):
-    """Sobol indices of a drawn quantity: which share of the variance it explains alone, and with all others."""
+    """Sobol indices of a drawn quantity: the share of the variance it explains alone, and with all others."""
 
     first: Array
     total: Array
 
 
 def sobol(study: Study, quantity: Array | None = None) -> dict[str, Indices]:
-    """The indices of every drawn quantity, by SciPy; of a study with sampling="saltelli"."""
+    """The indices of every drawn quantity, by SciPy, for a study with sampling="saltelli"."""
     if study.group.attributes["sampling"] != "saltelli":
         raise ArgumentError("Sobol indices need a study with sampling='saltelli'; sensitivities() takes any")
     y = study["q"][:, -1, 0] if quantity is None else np.asarray(quantity, float)

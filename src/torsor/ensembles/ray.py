@@ -1,4 +1,4 @@
-"""Ray as a `concurrent.futures.Executor`: it does a task again whose worker was lost."""
+"""Ray as a `concurrent.futures.Executor`: it repeats a task whose worker was lost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ray = Later("ray", "RayExecutor needs Ray", "ray")
 class RayExecutor(Executor):
     """Tasks for a Ray cluster.
 
-        with RayExecutor() as executor:                        # on this machine
+        with RayExecutor() as executor:                        # on this computer
             ts.ensemble(arm, vary, ..., executor=executor)
         RayExecutor("auto")                                    # the cluster that this job belongs to
 
-    address   of a cluster; None: the one that `ray.init` found before, or a new one on this machine
+    address   of a cluster; None: the one that `ray.init` found before, or a new one on this computer
     options   of `ray.remote` for every task, for example num_cpus=1, max_retries=10
     """
 
@@ -35,7 +35,7 @@ class RayExecutor(Executor):
         return self.task.remote(fn, args, kwargs).future()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the cluster, if it was joined or made here."""
+        """Leave the cluster if it was joined or started here."""
         if self.owned and self.ray.is_initialized():
             self.ray.shutdown()
 

@@ -1,4 +1,4 @@
-"""What is stored of the members: quantities by name, over time or reduced to one value, and functions of the user.
+"""The stored quantities of the members: by name, over time or reduced to one value, and functions of the user.
 
 "q", "energy", "pose.hand", "q.link3"    at every stored time: the names of `torsor.motion.quantities`
 "q:last", "energy:max"                   reduced over time: last, min, max, mean or std; of any of these
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 Function = Callable[[Array, Array, Array], Array]
 
 AXES = {"q": "coordinate", "v": "freedom", "pose": "pose", "position": "xyz"}
-NOT_STORED = ("a", "tau", "power")  # members have states only
+NOT_STORED = ("a", "tau", "power")  # members have only states
 REDUCTIONS: dict[str, Callable[[Array], Array]] = {
     "last": lambda x: x[:, -1], "min": lambda x: x.min(axis=1), "max": lambda x: x.max(axis=1),
     "mean": lambda x: x.mean(axis=1), "std": lambda x: x.std(axis=1),
@@ -44,7 +44,7 @@ class Record:
 
     @property
     def axes(self) -> tuple[str, ...] | None:
-        """The names of the axes after that of the members; None if they are the user's."""
+        """The names of the axes after that of the members; None for a function of the user."""
         if self.function:
             return None
         kind = self.quantity.partition(".")[0]
@@ -78,7 +78,7 @@ class Record:
 
 
 def records(model: Model, asked: str | Sequence[str] | Mapping[str, Function | None]) -> tuple[Record, ...]:
-    """What the user asked for, checked."""
+    """The requested records, checked."""
     if not isinstance(asked, str | Sequence | Mapping):
         raise ArgumentError(f"keep must be names of quantities, or functions by name, not {shown(asked)}")
     named = asked if isinstance(asked, Mapping) else dict.fromkeys([asked] if isinstance(asked, str) else asked)
@@ -105,9 +105,9 @@ def _named(model: Model, name: Any) -> Record:
         quantity(model, what)
     except ArgumentError:
         before, _, last = what.rpartition(".")
-        if last in REDUCTIONS:  # as it was written in torsor 0.1
+        if last in REDUCTIONS:  # the syntax of torsor 0.1
             raise ArgumentError(f"keep {shown(name)}: a reduction follows a colon, '{before}:{last}'") from None
         raise
     if "/" in what:
         raise ArgumentError(f"keep {shown(name)}: a name with / cannot be a name in a store; keep a function instead")
-    return Record(name.replace(":", "."), what, reduction)  # no file system minds a dot
+    return Record(name.replace(":", "."), what, reduction)  # every file system allows a dot

@@ -1,6 +1,6 @@
 """`default_rng([seed, k]).random(width)` for many k at once, bit for bit.
 
-Making a generator takes NumPy 20 microseconds per member, longer than a GPU takes to move it.  The two parts of it are
+NumPy takes 20 microseconds per member to make a generator, longer than a GPU takes to move the member.  Both parts are
 integer arithmetic, done here on arrays: `SeedSequence` (hashes of M. E. O'Neill's seed_seq_fe, 32 bits) and PCG64
 (M. E. O'Neill, PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number Generation,
 Harvey Mudd College HMC-CS-2014-0905: 128 bits, output XSL-RR).
@@ -24,7 +24,7 @@ HALF, LOW = np.uint64(32), np.uint64(WORD - 1)
 
 
 def uniform(seed: int, first: int, end: int, width: int) -> Array:
-    """(end - first, width): row k - first is what `default_rng([seed, k]).random(width)` gives."""
+    """(end - first, width): row k - first equals `default_rng([seed, k]).random(width)`."""
     rows: list[Array] = []
     for begin in range(first - first % WORD, max(end, 1), WORD):  # k of one word, of two words, ...
         some = np.arange(max(first, begin), min(end, begin + WORD), dtype=np.uint64)
@@ -34,7 +34,7 @@ def uniform(seed: int, first: int, end: int, width: int) -> Array:
 
 
 def _words(x: int) -> list[np.uint32]:
-    """The digits of x in base 2^32, the lowest first."""
+    """The digits of x in base 2^32, lowest first."""
     digits = [np.uint32(x % WORD)]
     while x := x // WORD:
         digits.append(np.uint32(x % WORD))
@@ -54,7 +54,7 @@ class _Hash:
 
 
 def _states(seed: int, high: int, k: Array) -> list[Array]:
-    """The four words of 64 bits that SeedSequence([seed, k]) makes; `high`: what all k have above 32 bits."""
+    """The four 64-bit words of SeedSequence([seed, k]); `high`: the common part of all k above 32 bits."""
     digits: list[Any] = [*_words(seed), (k & LOW).astype(np.uint32), *(_words(high) if high else [])]
     digits += [np.uint32(0)] * (POOL - len(digits))
     entropy = [np.broadcast_to(x, k.shape) for x in digits]

@@ -1,8 +1,8 @@
 """A study: the motions of many machines of one structure, drawn, moved and stored chunk by chunk.
 
 A worker draws the members of a chunk, moves them side by side (`engine.py`) and writes them into a Zarr store
-(`zarr.py`): first the numbers, then their digests, then the status of every member.  So a chunk counts when its
-status is there and its digests fit; everything else is done again.
+(`zarr.py`): first the numbers, then their digests, then the status of every member.  A chunk is complete if its
+status exists and its digests match; everything else is computed again.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ OLD = {
 DEVICES = ("cpu", "cuda")
 CHUNK_SECONDS = 1.0  # work of a chunk: scheduling a task takes a few milliseconds
 SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
-TRIED = 64  # members that are moved to find the size of a chunk
+TRIED = 64  # members moved to determine the size of a chunk
 ON_DEVICE, CHUNK_BYTES = 2**16, 2**30  # members that fill a GPU; the most memory of their states
-STOP_TIME = "stop_time"  # the name in a store of the times at which members stopped
-IN_FLIGHT = 4  # tasks per worker that wait
-UNKNOWN = 64  # workers, of an executor that does not tell
+STOP_TIME = "stop_time"  # the name of the stop times in a store
+IN_FLIGHT = 4  # queued tasks per worker
+UNKNOWN = 64  # the assumed number of workers if an executor does not report it
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a study does; it travels to the workers."""
+    """The definition of a study, which is sent to the workers."""
 
     model: Model
     draws: Draws
@@ -81,12 +81,12 @@ class Plan:
     seed: int
     n: int
     device: str = "cpu"
-    every: int = 1  # of the times, for quantities over time
+    every: int = 1  # thinning of the times, for quantities over time
     exchange: Exchange | None = None
     forces: tuple[Any, ...] = ()
 
     def chunk(self, first: int, end: int) -> dict[str, Array]:
-        """The members first ... end - 1: everything that is stored of them."""
+        """Everything stored for the members first ... end - 1."""
         ladder = self.exchange.size if self.exchange else 1  # members that must be moved together
         begin, whole = first // ladder * ladder, -(-end // ladder) * ladder
         return {name: x[first - begin : end - begin] for name, x in self._ladders(begin, whole).items()}
@@ -97,7 +97,7 @@ class Plan:
         model, count = self.model, end - first
         impossible = self._impossible(drawn, count)
         taken = dict(drawn)
-        if impossible.any():  # the model itself moves in their place
+        if impossible.any():  # the unchanged model moves in their place
             for quantity, values in drawn.items():
                 taken[quantity] = values.copy()
                 taken[quantity][impossible] = quantity.nominal(model, self.forces)
@@ -113,7 +113,7 @@ class Plan:
         return result | {"status": status}
 
     def _moved(self, batch: ModelBatch, law: Law, q0: Array, v0: Array, first: int) -> tuple[Array, ...]:
-        """The states (members, times, nq + nv), what became of each member, and when it stopped if it may stop."""
+        """The states (members, times, nq + nv), the status of each member, and its stop time if it can stop."""
 
         def move(timing: Timing, q0: Array, v0: Array) -> tuple[Array, ...]:
             if self.device == "cpu":
@@ -121,14 +121,14 @@ class Plan:
             return on_gpu.GpuEngine(batch, law, timing).run(q0, v0)
 
         timing = self.timing
-        if all(x.reduction == "last" for x in self.record):  # steps do not depend on the times inside them
+        if all(x.reduction == "last" for x in self.record):  # steps do not depend on the stored times
             timing = replace(timing, times=timing.times[-1:])
         if self.exchange is None:
             return move(timing, q0, v0)
         return self.exchange.run(move, timing, batch, q0, v0, (self.seed, first // self.exchange.size))
 
     def _impossible(self, drawn: Mapping[Varied, Array], count: int) -> Array:
-        """Which members could not exist."""
+        """Which members are physically impossible."""
         bad = np.zeros(count, bool)
         fields = fields_of(self.model, drawn)
         try:
@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything that determines the results, but the model and the values of arrays, as words and numbers."""
+        """Everything that determines the results except the model and the values of arrays, as words and numbers."""
         given = self.draws.function, *(x.function for x in self.record)
         functions = [_text(f) for f in given if f]
         return {
@@ -177,8 +177,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
              v0: ArrayLike | None = None, **old: Any) -> Study:  # fmt: skip
     """Draw members, move them side by side and store their motions in a Zarr folder.
 
-    Member k draws from `default_rng([seed, k])`. A store that is there already is continued if it belongs to the same
-    study, and refused if not. A member that fails is stored with its reason (`Study.failed`).
+    Member k draws from `default_rng([seed, k])`. An existing store is continued if it belongs to the same
+    study, and refused otherwise. A member that fails is stored with its reason (`Study.failed`).
 
     Parameters
     ----------
@@ -193,56 +193,57 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     store : str or Path
         The folder of the store, or a URL.
     duration : float, optional
-        In s, with 100 stored times; or give `times`.
+        The duration in s, with 100 stored times; or give `times`.
     times : (m,) array_like, optional
         The stored times, in s.
     seed : int, default 0
-        Of the draws.
+        The seed of the draws.
     sampling : str, default "random"
         "random", "sobol", "latin-hypercube", or "saltelli", for `Study.sobol_indices`.
     method : str, default "dopri5"
-        "dopri5" (adaptive, a step size per member), or one of rollouts: "rk4", "semi-implicit", "implicit-euler".
+        "dopri5" (adaptive, one step size per member), or a method of rollouts: "rk4", "semi-implicit",
+        "implicit-euler".
     step : float, default 1e-3
-        Of the methods of fixed steps, in s.
+        The step of methods with fixed steps, in s.
     rtol, atol : float, default 1e-6, 1e-9
         Tolerances of dopri5.
     forces : force or sequence of forces, optional
-        As in `simulate`, the same for all members but for parameters that vary.
+        As in `simulate`; the same for all members except for parameters that vary.
     keep : sequence of str or mapping, default ("q", "v")
         Names of quantities ("q", "energy", "pose.hand"); with a colon only a summary over time ("q:last"; last, min,
         max, mean, std); or name -> function of t, q (members, times, nq), v.
     every : int, default 1
-        Store quantities over time at every so many of the times only.
+        Store quantities over time only at every `every`-th time.
     executor : concurrent.futures.Executor, optional
-        Who does the work: a process pool, Dask's `client.get_executor()`, MPI, ... Default: this process.
+        The executor of the work: a process pool, Dask's `client.get_executor()`, MPI, ... Default: this process.
     chunk : int, optional
         Members per chunk. Default: about a second of work.
     shard : (int, int), default (0, 1)
-        (i, N): do only every N-th chunk, beginning with i; N jobs of an array fill one store together.
+        (i, N): compute only every N-th chunk, beginning with i; N jobs of an array fill one store together.
     device : str, default "cpu"
-        "cpu" or "cuda", where every thread moves a member.
+        "cpu" or "cuda"; on a GPU, every thread moves one member.
     exchange : Exchange, optional
-        Members exchange their states at intervals (parallel tempering and others).
+        Exchanges of states between members at intervals (parallel tempering and others).
     stop : Stop or sequence of Stop, optional
-        A member that leaves these bounds stays where it is; "stop_time" in the store says when.
+        A member that leaves these bounds stays where it is; the store has its "stop_time".
     progress : callable, optional
         Called with (chunks done, all chunks).
     q0 : (nq,) array_like, optional
-        Where all members start.
+        The initial configuration of all members.
     v0 : (nv,) array_like, optional
-        Their velocities there.
+        The initial velocities of all members.
 
     Returns
     -------
     study : Study
-        What is stored.
+        The study with its store.
 
     Raises
     ------
     StoreError
         The store belongs to another study, or the executor lost its workers.
     ArgumentError
-        Something of `vary`, `keep` or `forces` does not fit the model.
+        An entry of `vary`, `keep` or `forces` does not fit the model.
 
     Examples
     --------
@@ -289,7 +290,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
 
 
 def _text(how: Callable[..., Any]) -> str:
-    """The source of a function, if it can be read; the name of others."""
+    """The source of a function if it is readable, else its name."""
     try:
         return inspect.getsource(how)
     except (OSError, TypeError):
@@ -319,14 +320,14 @@ def _times(times: ArrayLike) -> Array:
 
 
 def run_chunk(plan: Plan, path: str, index: int) -> int:
-    """The work of a task: one chunk, written into the store.  Returns how many of its members failed."""
+    """The work of a task: compute one chunk and write it into the store.  Returns the number of failed members."""
     group = Group(places.at(path))
     size = group.variables["status"].chunk
     result = plan.chunk(index * size, min(plan.n, (index + 1) * size))
     status = result.pop("status")
     digests = [group.put(name, index, result[name]) for name in _numbers(group)]
     group.put("digest", index, np.frombuffer(b"".join(digests), np.uint8).reshape(1, len(digests), zarr.DIGEST))
-    group.put("status", index, status)  # last: it says that the rest is there
+    group.put("status", index, status)  # last: it marks that the rest is complete
     return int(_has_failed(status).sum())
 
 
@@ -335,30 +336,30 @@ def _numbers(group: Group) -> list[str]:
 
 
 class Study:
-    """Hold the motions in a store: look at them, open them, or do what is missing.
+    """Hold the motions in a store: read them, open them, or compute missing ones.
 
-    `study["q"]` is a stored quantity of all members, or what was drawn.
+    `study["q"]` is a stored or drawn quantity of all members.
 
     Parameters
     ----------
     path : str or Path
         The store, or a URL.
     plan : Plan, optional
-        What the study does, as `ensemble` makes it; without it, members cannot be computed again.
+        The definition of the study, as made by `ensemble`; without it, members cannot be recomputed.
 
     Attributes
     ----------
     n : int
         The number of members.
     times, status : (times,), (n,) ndarray
-        The stored times; what became of every member.
+        The stored times; the status of every member.
     failed, stopped : dict of int
-        Members that failed, and why; members that stopped, and by which condition.
+        Failed members with reasons; stopped members with their conditions.
 
     Raises
     ------
     StoreError
-        It is no store of an ensemble, or it is damaged.
+        This is not a store of an ensemble, or it is damaged.
 
     Examples
     --------
@@ -378,7 +379,7 @@ class Study:
 
     @classmethod
     def _made(cls, plan: Plan, path: str | Path, chunk: int | None, shard: tuple[int, int]) -> Study:
-        """The store of a plan: a new one, or the one that is there, if it is of the same study."""
+        """The store of a plan: a new one, or an existing one of the same study."""
         place = places.at(path)
         if place.read("zarr.json") is not None:
             study = cls(path, plan)
@@ -403,7 +404,7 @@ class Study:
         Group.create(place, variables, _about(plan)).put("t", 0, times)
         return cls._made(plan, path, chunk, shard)
 
-    # -- what is there
+    # -- the content
 
     @property
     def path(self) -> str:
@@ -422,34 +423,34 @@ class Study:
 
     @property
     def status(self) -> Array:
-        """What became of every member, (n,): 0 is not yet done, 1 is done; for others see `failed`."""
+        """The status of every member, (n,): 0 is not yet done, 1 is done; for others see `failed`."""
         return self.group.whole("status")
 
     @property
     def progress(self) -> float:
-        """The share of the members that is done, from 0 to 1."""
+        """The share of finished members, from 0 to 1."""
         return float((self.status > 0).mean())
 
     @property
     def failed(self) -> dict[int, str]:
-        """The members that failed, and why."""
+        """The failed members, with reasons."""
         status = self.status
         return {int(k): REASONS[int(status[k])] for k in np.flatnonzero(_has_failed(status))}
 
     @property
     def has_motion(self) -> Array:
-        """Which members have arrived at their last time or have stopped before, (n,)."""
+        """Which members have reached their last time or have stopped before, (n,)."""
         status = self.status
         return (status > 0) & ~_has_failed(status)
 
     @property
     def stopped(self) -> dict[int, int]:
-        """The members that stopped, and by which stop condition, 1 for the first; "stop_time" says when."""
+        """The stopped members, with the number of the stop condition, from 1; "stop_time" has the times."""
         status = self.status
         return {int(k): int(status[k]) - STOPPED + 1 for k in np.flatnonzero(status >= STOPPED)}
 
     def __getitem__(self, name: str) -> Array:
-        """Read a stored quantity of all members, or one that was drawn, into memory.
+        """Read a stored or drawn quantity of all members into memory.
 
         Parameters
         ----------
@@ -459,12 +460,12 @@ class Study:
         Returns
         -------
         values : (n, ...) ndarray
-            A row per member; NaN where a member is not done.
+            One row per member; NaN for members that are not done.
 
         Raises
         ------
         ArgumentError
-            The store has no such quantity; the message lists what it has.
+            The store has no such quantity; the message lists those it has.
         """
         known = self.group.variables
         found = name.replace(":", ".") if name.replace(":", ".") in known else f"vary/{name}"
@@ -473,12 +474,12 @@ class Study:
         return self.group.whole(found)
 
     def missing(self) -> list[int]:
-        """Find the chunks that are not there, or not whole, by their digests.
+        """Find the chunks that are missing or incomplete, by their digests.
 
         Returns
         -------
         chunks : list of int
-            Their numbers; none if the study is complete.
+            The numbers of these chunks; empty if the study is complete.
         """
         count = self.group.variables["digest"].rows
         return [chunk for chunk in range(count) if not self._is_whole(chunk)]
@@ -489,30 +490,30 @@ class Study:
             return False
         return all(self.group.digest(name, chunk) == x.tobytes() for name, x in zip(_numbers(self.group), digests[0]))
 
-    # -- doing what is missing
+    # -- computing missing chunks
 
     def resume(self, executor: Executor | None = None, *, shard: tuple[int, int] = (0, 1),
                progress: Callable[[int, int], Any] | None = None) -> Study:  # fmt: skip
-        """Compute the chunks that are missing, here or by an executor.
+        """Compute the missing chunks, here or with an executor.
 
         Parameters
         ----------
         executor : Executor, optional
-            Of concurrent.futures, Dask (`client.get_executor()`), MPI or Ray. Default: this process.
+            An executor of concurrent.futures, Dask (`client.get_executor()`), MPI or Ray. Default: this process.
         shard : tuple of int, default (0, 1)
             (k, m): every m-th chunk, beginning with the k-th: m jobs of a cluster share a study.
         progress : callable, optional
-            Called with (chunks that are done, all chunks) after each.
+            Called with (chunks done, all chunks) after each chunk.
 
         Returns
         -------
         study : Study
-            This one.
+            This study.
 
         Raises
         ------
         ArgumentError
-            The store was opened by its path: without its plan nothing can be computed.
+            The store was opened by its path; without a plan nothing can be computed.
         """
         if self.plan is None:
             raise ArgumentError(
@@ -561,13 +562,13 @@ class Study:
         except (BrokenExecutor, CancelledError) as error:
             raise StoreError(
                 f"the executor lost its workers or its scheduler ({type(error).__name__}: {error}); what is done is in "
-                f"{path}: call ensemble() again to go on"
+                f"{path}: call ensemble() again to continue"
             ) from error
 
-    # -- looking at it
+    # -- reading and showing
 
     def member(self, k: int) -> Trajectory:
-        """Compute the motion of one member again: the same bits as in the store.
+        """Recompute the motion of one member, to the same bits as in the store.
 
         Parameters
         ----------
@@ -607,30 +608,30 @@ class Study:
     def open(self) -> Any:
         """Open everything in the store as one xarray Dataset; needs xarray (`torsor[ensemble]`).
 
-        With Dask, chunks are read when they are needed. Members, times, joints and what was drawn are coordinates:
+        With Dask, chunks are read on demand. Members, times, joints and drawn parameters are coordinates:
         `d.q.sel(coordinate="link2")`, `d["PD.kp"]`.
 
         Returns
         -------
         dataset : Dataset
-            Of xarray; its attributes are those of the store.
+            An xarray Dataset with the attributes of the store.
         """
         return dataset(self.group, self.plan.model if self.plan else None)
 
     def plot(self, quantity: str = "q", path: str | Path | None = None) -> Any:
-        """Plot fans of a quantity over time: the median, and where 50 % and 90 % of the members are.
+        """Plot fans of a quantity over time: the median, with bands for 50 % and 90 % of the members.
 
         Parameters
         ----------
         quantity : str, default "q"
-            A quantity that was kept at every stored time.
+            A quantity stored at every stored time.
         path : str or Path, optional
             A file to write: .png, .svg or .pdf.
 
         Returns
         -------
         figure : Figure
-            Of matplotlib; a notebook shows it.
+            A Matplotlib figure; a notebook shows it.
 
         Raises
         ------
@@ -640,12 +641,12 @@ class Study:
         return plots.fans(self, quantity, path)
 
     def view(self, path: str | Path | None = None) -> Path:
-        """Play members in the browser: the first as a machine, some of the others as lines. They are computed again.
+        """Play members in the browser: the first as a machine, some of the others as lines. They are recomputed.
 
         Parameters
         ----------
         path : str or Path, optional
-            Where the page is written. Default: a temporary file that is opened in the browser.
+            The file of the page. Default: a temporary file that is opened in the browser.
 
         Returns
         -------
@@ -655,7 +656,7 @@ class Study:
         return page.show(page.scene_of_members(self.member, np.flatnonzero(self.has_motion)), path)
 
     def sensitivities(self, quantity: Array | None = None) -> dict[str, Array]:
-        """Compute which share of a number's variance each drawn quantity explains, by rank regression.
+        """Compute the share of a quantity's variance that each drawn quantity explains, by rank regression.
 
         Parameters
         ----------
@@ -665,7 +666,7 @@ class Study:
         Returns
         -------
         shares : dict of str to (...) ndarray
-            By the names in `vary`, an array in the shape of what was drawn: first-order Sobol indices, if the draws are
+            By the names in `vary`, arrays in the shapes of the draws: first-order Sobol indices if the draws are
             independent.
         """
         return plots.shares(self, quantity)
@@ -698,7 +699,7 @@ class Study:
 
 
 def _workers(executor: Executor) -> int:
-    """How many tasks an executor does at once, as far as it tells."""
+    """The number of tasks that an executor runs at once, if it reports it."""
     client = getattr(executor, "_client", None)  # Dask's, whose cluster may grow
     known = sum(client.nthreads().values()) if client else getattr(executor, "_max_workers", None)
     return known or max(UNKNOWN, cores())

@@ -1,7 +1,7 @@
-"""A Zarr v3 group, written with JSON and NumPy alone; zarr, xarray and others read it, without torsor.
+"""A Zarr v3 group, written with JSON and NumPy alone; zarr, xarray and others read it without torsor.
 
-Every array has chunks along its first axis only.  A chunk is one file, which is there completely or not at all
-(`places.py`), so that several processes can write different chunks without locks.
+Every array has chunks along its first axis only.  A chunk is one file, which exists completely or not at all
+(`places.py`), so several processes can write different chunks without locks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Group:
 
     @classmethod
     def create(cls, place: StorePlace, variables: Sequence[Variable], attributes: Mapping[str, Any]) -> Group:
-        """A new group, or the one that another process made meanwhile; its own metadata are written last."""
+        """A new group, or the one that another process has made meanwhile; its metadata are written last."""
         nodes = {variable.name: variable.metadata() for variable in variables}
         for inner in sorted({name.rpartition("/")[0] for name in nodes} - {""}):
             inside = {name.removeprefix(f"{inner}/"): x for name, x in nodes.items() if name.startswith(f"{inner}/")}
@@ -101,7 +101,7 @@ class Group:
         return "/".join([name, "c", str(chunk), *["0"] * len(self.variables[name].shape)])
 
     def put(self, name: str, chunk: int, values: Array) -> bytes:
-        """Write a chunk; the last one is filled up.  Returns its digest."""
+        """Write a chunk; the last one is padded.  Returns its digest."""
         variable = self.variables[name]
         block = np.ascontiguousarray(values, np.dtype(variable.dtype).newbyteorder("<"))
         if block.shape[1:] != variable.shape:
@@ -115,7 +115,7 @@ class Group:
         return blake2b(content, digest_size=DIGEST).digest()
 
     def get(self, name: str, chunk: int) -> Array | None:
-        """A chunk, or None if it is not there, or not whole."""
+        """A chunk, or None if it is missing or incomplete."""
         variable, content = self.variables[name], self.place.read(self._file(name, chunk))
         shape = (variable.chunk, *variable.shape)
         kind = np.dtype(variable.dtype).newbyteorder("<")
@@ -125,12 +125,12 @@ class Group:
         return np.frombuffer(content, kind).reshape(shape)[:rows]
 
     def digest(self, name: str, chunk: int) -> bytes:
-        """That of a chunk as it is now; nothing if it is not there."""
+        """The digest of a chunk in its current state; empty if it is missing."""
         content = self.place.read(self._file(name, chunk))
         return b"" if content is None else blake2b(content, digest_size=DIGEST).digest()
 
     def whole(self, name: str) -> Array:
-        """The array; what is not there is zero, or NaN."""
+        """The array; missing parts are zero or NaN."""
         variable = self.variables[name]
         result = np.full((variable.rows, *variable.shape), np.nan if variable.dtype.startswith("float") else 0,
                          variable.dtype)  # fmt: skip
@@ -142,7 +142,7 @@ class Group:
 
 
 def _group(attributes: Mapping[str, Any], nodes: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a group, and of all its arrays and groups: consolidated, so that others open it with one read."""
+    """The metadata of a group and of all its arrays and groups, consolidated, so that others open it with one read."""
     consolidated = {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}
     return {
         "zarr_format": 3, "node_type": "group", "attributes": dict(attributes), "consolidated_metadata": consolidated

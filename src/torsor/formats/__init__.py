@@ -2,9 +2,9 @@
 
     .toml                      text that people write and read; for models of up to some 10^5 bodies (`toml.py`)
     .torsor                    the arrays of the model, checksummed, for models of a million bodies (`binary.py`)
-    .urdf .xml .mjcf .sdf ...  descriptions of robots, told apart by their first element (`robots.py`)
+    .urdf .xml .mjcf .sdf ...  descriptions of robots, distinguished by their first element (`robots.py`)
 
-The first two give back the same model, bit for bit. A file is written completely or not at all. A model that is read is
+The first two restore the same model, bit for bit. A file is written completely or not at all. A model from a file is
 checked like any other: a damaged or hostile file raises a ModelError.
 """
 
@@ -35,7 +35,7 @@ class Format(Protocol):
         """The model in the content of a file; `path` is its name in messages."""
 
     def encode(self, model: Model, signature: str = "") -> bytes:
-        """The content of the file of a model; `signature` is a line of JSON that says who wrote it."""
+        """The content of the file of a model; `signature` is a line of JSON about the version that wrote it."""
 
 
 FORMATS: dict[str, Format] = {".toml": toml, ".torsor": binary}
@@ -52,15 +52,15 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
     path : str, Path or module
         The file; or a module of `robot_descriptions`, or its name as "robot_descriptions:panda_description".
     base : str, optional
-        Of robot files: "fixed" or "free", whether the root link is fixed to the base. Default: as the format has it
-        (URDF: fixed; SDF: free unless a joint fixes it; MJCF: what the file says).
+        For robot files: "fixed" or "free", whether the root link is fixed to the base. Default: according to the format
+        (URDF: fixed; SDF: free unless a joint fixes it; MJCF: as in the file).
     repair : str, default "warn"
-        What happens to numbers that cannot be, such as inertias that break the triangle inequality: "warn" (changed as
-        little as possible, with a warning), "quiet" (the same without) or "strict" (refused).
+        The treatment of impossible numbers, such as inertias that violate the triangle inequality: "warn" (changed as
+        little as possible, with a warning), "quiet" (the same without a warning) or "strict" (refused).
     folders : sequence of str or Path, optional
-        More folders in which meshes and packages (package://...) may lie.
+        Additional folders to search for meshes and packages (package://...).
     xacro : bool or dict, default False
-        True, or a dictionary of arguments: expand a .xacro file, which runs the code in its expressions.
+        True, or a dictionary of arguments, to expand a .xacro file, which runs the code in its expressions.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
     Raises
     ------
     ModelError
-        The file is malformed, or describes a machine that could not exist; the message names file, line and element.
+        The file is malformed, or its machine is physically impossible; the message names file, line and element.
 
     Warns
     -----
@@ -98,11 +98,11 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
 
 
 def save(model: Model, path: str | Path) -> None:
-    """Save a model to a file, from which `load` makes an equal one if it is .toml or .torsor.
+    """Save a model to a file; from .toml and .torsor files `load` restores an equal model.
 
-    .urdf and .xml (MJCF) say less: a warning lists what is lost, by field and joint. A joint that the format does not
-    have becomes several. Rotations, and inertias in MJCF, come back to rounding there, all other numbers exactly. The
-    file also says which torsor wrote it, and when.
+    .urdf and .xml (MJCF) files cannot express everything: a warning lists the losses, by field and joint. A joint that
+    the format does not have becomes several. Rotations, and inertias in MJCF, are restored to rounding, all other
+    numbers exactly. The file also records the version of torsor and the date.
 
     Parameters
     ----------
@@ -114,14 +114,14 @@ def save(model: Model, path: str | Path) -> None:
     Raises
     ------
     ModelError
-        The format cannot say a joint of this machine.
+        The format cannot express a joint of this machine.
     ArgumentError
         The suffix is unknown, or the file cannot be written.
 
     Warns
     -----
     ModelWarning
-        The format does not say everything.
+        The format cannot express everything.
 
     Examples
     --------

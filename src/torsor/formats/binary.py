@@ -1,14 +1,14 @@
-"""The binary form of a model, for many bodies: its arrays, unchanged, and a checksum.
+"""The binary format of a model with many bodies: its arrays, unchanged, and a checksum.
 
-    file     = MAGIC, length of the words (8 bytes), words, columns, blake2b of all before (16 bytes)
+    file     = MAGIC, length of the words (8 bytes), words, columns, blake2b of everything before (16 bytes)
     words    = JSON {"made", "name", "allow_degenerate", "names", "frames", "rows", "extras"}, UTF-8
-    columns  = parent, joint, axis, pitch, R, p, mass, com, inertia, gravity, then body, R, p of the frames, then what
-               is known of the freedoms, damping and so on; little-endian, row by row
+    columns  = parent, joint, axis, pitch, R, p, mass, com, inertia, gravity, then body, R, p of the frames, then the
+               quantities of the freedoms (damping, ...); little-endian, row by row
 
-"rows" gives the number of rows of each column: the number of bodies, or 1 where all bodies have the same row.
-What is known of the freedoms has one row per freedom, 1, or none for the usual values.
+"rows" gives the number of rows of each column: the number of bodies, or 1 if all bodies have the same row.
+A quantity of the freedoms has one row per freedom, 1 row, or none for the default values.
 `parent` always has all its rows, so a file of s bytes never describes more than s/8 bodies. "names" is null for link1,
-link2, ...; "frames" are the names of the frames. "made" says which torsor wrote the file, and when; it may be missing.
+link2, ...; "frames" are the names of the frames. "made" records the version of torsor and the date; it may be missing.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _model(content: memoryview) -> Model:
 
 
 def _words(text: bytes) -> dict[str, Any]:
-    """The words of a file; checks their types and that all names of frames differ."""
+    """The words of a file, after checking their types and that all names of frames differ."""
     try:
         words = json.loads(text)
     except (ValueError, RecursionError):

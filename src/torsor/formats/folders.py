@@ -1,8 +1,8 @@
-"""Where the meshes and other files are that a robot file names.
+"""Finding the meshes and other files that a robot file names.
 
-A file may name what lies in its own folder, in folders up to `LEVELS` above it, in the folders the caller gives, and in
-the packages of ROS_PACKAGE_PATH and AMENT_PREFIX_PATH.  Everything else is out of bounds: a robot file from a stranger
-reads no other file.  A link counts as what it leads to, except in the packages, which link to their sources.
+A robot file may name files in its own folder, in folders up to `LEVELS` above it, in the folders given by the caller,
+and in the packages of ROS_PACKAGE_PATH and AMENT_PREFIX_PATH.  Everything else is out of bounds, so a robot file from a
+stranger reads no other file.  A link counts as its target, except in the packages, which link to their sources.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Folders:
         self.roots = list(dict.fromkeys([*named, *packages, *above]))
         self._packaged = tuple(f"{root}{os.sep}" for root in packages)
         self._starts = tuple(f"{os.path.realpath(root)}{os.sep}" for root in self.roots)
-        self._beside = list(dict.fromkeys([self.home, *self.roots]))  # what relative paths may start from
+        self._beside = list(dict.fromkeys([self.home, *self.roots]))  # the starting points of relative paths
         self._packages: dict[str, list[str]] = {}
-        self._real: dict[str, str] = {}  # folder -> what it leads to
+        self._real: dict[str, str] = {}  # folder -> its target
         self.missing: dict[str, None] = {}  # in the order in which they were missed
 
     def find(self, uri: str) -> str:
-        """The path of the file that a URI or a relative path names; "" if there is none within bounds."""
+        """The path of the file named by a URI or a relative path; "" if there is none within bounds."""
         if uri.startswith(SCHEMES):
             name, _, rest = unquote(uri.partition("://")[2]).partition("/")
             places = self._package(name)
@@ -49,7 +49,7 @@ class Folders:
             rest, places = unquote(uri[7:]) if uri.startswith("file://") else uri, self._beside
         for i, place in enumerate(places):
             if found := self.inside(os.path.join(place, rest)):
-                if i and places is not self._beside:  # the next file of the package is looked for there first
+                if i and places is not self._beside:  # search there first for the next file of the package
                     places.insert(0, places.pop(i))
                 return found
         self.missing[uri] = None
@@ -64,7 +64,7 @@ class Folders:
             note("read", f"{len(self.missing)} meshes", words)
 
     def bounds(self, path: str) -> str:
-        """The path, normalised, if what it leads to lies in one of the folders; else ""."""
+        """The normalised path if its target is in one of the folders; else ""."""
         place = os.path.normpath(path.replace("\\", "/"))
         folder, name = os.path.split(place)
         try:
@@ -77,7 +77,7 @@ class Folders:
         return place if inside else ""
 
     def inside(self, path: str) -> str:
-        """The path, normalised, if it is a file in one of the folders; else ""."""
+        """The normalised path if it is a file in one of the folders; else ""."""
         try:
             return self.bounds(path) if os.path.isfile(os.path.normpath(path.replace("\\", "/"))) else ""
         except ValueError:  # a NUL
@@ -88,14 +88,14 @@ class Folders:
         return next(iter(self._called(name)), None)
 
     def _called(self, name: str) -> list[str]:
-        """Folders of that name: one of the folders that are searched, or in one of them."""
+        """Folders of that name among the searched folders, or directly in them."""
         if name in ("", ".", "..") or any(sign in name for sign in "\0\\/"):
             return []
         called = [root if os.path.basename(root) == name else os.path.join(root, name) for root in self.roots]
         return [folder for folder in called if os.path.isdir(folder)]
 
     def _package(self, name: str) -> list[str]:
-        """Folders that may be the package of that name: those so called, then all that are searched."""
+        """Folders that may be the package of that name: those with the name, then all searched folders."""
         if name not in self._packages:
             self._packages[name] = self._called(name) + self.roots
         return self._packages[name]

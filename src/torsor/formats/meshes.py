@@ -1,6 +1,6 @@
 """Triangle meshes: STL, OBJ and MuJoCo's MSH are read here, DAE, GLB, GLTF and PLY by trimesh (extra `meshes`).
 
-A mesh for a page is made small: vertices that coincide are merged, and a mesh of very many triangles is thinned by
+A mesh for a page is reduced: coinciding vertices are merged, and a mesh of very many triangles is thinned by
 snapping its vertices to a grid (vertex clustering, Rossignac & Borrel 1993).
 """
 
@@ -60,7 +60,7 @@ def _checked(path: str | Path, mesh: Mesh) -> Mesh:
 
 
 def _stl(content: bytes) -> Mesh:
-    """Binary, if the number of facets fits the size of the file; else text. Many binary files begin with "solid"."""
+    """Binary if the number of facets matches the size of the file, else text. Many binary files begin with "solid"."""
     count = int.from_bytes(content[80:HEADER], "little")
     if len(content) >= HEADER + count * FACET.itemsize and (count or not content.lstrip().startswith(b"solid")):
         corners = np.frombuffer(content, FACET, count, HEADER)["corners"].reshape(-1, 3)
@@ -78,7 +78,7 @@ def _welded(corners: Array) -> Mesh:
 
 
 def _obj(content: bytes) -> Mesh:
-    """Vertices and faces; faces of more than three corners are cut into fans. Materials are not read."""
+    """Vertices and faces; faces with more than three corners are cut into fans. Materials are not read."""
     vertices, triangles = [], []
     for line in content.decode("utf-8", errors="replace").splitlines():
         words = line.split()
@@ -95,7 +95,7 @@ def _obj(content: bytes) -> Mesh:
 
 
 def _msh(content: bytes) -> Mesh:
-    """How many corners, normals, texture coordinates and faces; then these."""
+    """The counts of corners, normals, texture coordinates and faces; then these."""
     corners, normals, textures, faces = np.frombuffer(content, "<i4", 4).tolist()
     begin = 16 + 4 * (3 * corners + 3 * normals + 2 * textures)
     if min(corners, normals, textures, faces) < 0 or len(content) != begin + 12 * faces:
@@ -105,7 +105,7 @@ def _msh(content: bytes) -> Mesh:
 
 
 def _within(points: Array, faces: Array) -> Mesh:
-    """A mesh whose faces name corners that are there."""
+    """A mesh, after checking that its faces name existing corners."""
     if len(faces) and not 0 <= faces.min() <= faces.max() < len(points):
         raise ValueError("a face names a vertex that is not there")
     return Mesh(points, faces)
@@ -128,7 +128,7 @@ def _by_trimesh(path: str | Path) -> list[Mesh]:
             found.append(_checked(path, Mesh(points, np.asarray(shape.faces, dtype=int), _color(shape))))
     except ModelError:
         raise
-    except Exception as error:  # trimesh and what it calls raise many kinds
+    except Exception as error:  # trimesh and its dependencies raise many kinds of errors
         raise ModelError(f"{path}: the mesh cannot be read: {type(error).__name__}: {error}") from None
     if not found:
         raise ModelError(f"{path}: the file holds no triangles")
@@ -148,7 +148,7 @@ def _color(shape: Any) -> tuple[float, ...] | None:
 
 
 def thinned(mesh: Mesh, most: int) -> Mesh:
-    """The mesh with at most about `most` triangles: on the finest grid that leaves no more."""
+    """The mesh with at most about `most` triangles, on the finest possible grid."""
     if len(mesh.triangles) <= most:
         return mesh
     coarse, fine = COARSEST, FINEST

@@ -1,11 +1,11 @@
 """MJCF, compiled by MuJoCo itself: the arrays of its compiled model become links and joints (extra `mjcf`).
 
-MuJoCo knows defaults, classes, includes, masses from geoms and meshes; none of it is done again here.  q is MuJoCo's
-qpos, joint by joint in the same order: a `ref` is folded into the placement of its joint.  The configuration that the
-file draws is the keyframe "qpos0", if it is not the neutral one.  Contacts, constraints, tendons and fluids are not
-modelled, and each is noted; only a linear equality of two joints is, as a coupling.
+MuJoCo handles defaults, classes, includes, masses from geoms and meshes; nothing of this is repeated here.  q is
+MuJoCo's qpos, joint by joint in the same order: a `ref` is folded into the placement of its joint.  The configuration
+drawn in the file is the keyframe "qpos0", if it is not the neutral one.  Contacts, constraints, tendons and fluids are
+not modelled, and each is noted, except that a linear equality of two joints becomes a coupling.
 
-Where a joint does not sit at the origin of its body, the body of the Model sits at the joint and is called like it; the
+If a joint is not at the origin of its body, the body of the Model is at the joint and has the joint's name; the
 name of MuJoCo's body is then a frame, as are the names of sites.
 """
 
@@ -38,9 +38,9 @@ JOINTS = {FREE: "free", BALL: "spherical", SLIDE: "prismatic", HINGE: "revolute"
 MOST_INCLUDES = 500
 VISIBLE_GROUPS = 3  # MuJoCo's viewer hides the others, which are for collisions
 GEOMS = {2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box", 7: "mesh"}
-PLAIN = (0.5, 0.5, 0.5, 1.0)  # the colour of a geom that is given none
-MOST = 1e10  # MuJoCo's largest number: a limit beyond it is none
-# How attributes that name files begin, those that name folders of files, and the elements whose files are parsed.
+PLAIN = (0.5, 0.5, 0.5, 1.0)  # the colour of a geom without a given colour
+MOST = 1e10  # MuJoCo's largest number: a limit beyond it means no limit
+# Prefixes of attributes that name files, attributes that name folders, and elements whose files are parsed.
 FILE, DIRECTORIES, PARSED = "file", ("meshdir", "texturedir", "assetdir"), ("include", "model")
 
 
@@ -62,7 +62,7 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
 
 
 def _check_paths(document: Document, folders: Folders) -> None:
-    """Refuse all that MuJoCo would open outside the folders that a robot file may name, also by way of its includes."""
+    """Refuse files that MuJoCo would open outside the allowed folders, also through includes."""
     documents = _included(document, folders)
     named = {e.get(key, "") for each in documents for e in each.root.iter("compiler") for key in DIRECTORIES}
     for each in documents:
@@ -76,13 +76,13 @@ def _check_paths(document: Document, folders: Folders) -> None:
 
 
 def _choices(document: Document, folders: Folders, name: str, named: Collection[str] = ()) -> list[str]:
-    """Where MuJoCo may look for a file: beside the document or the first one, in one of the folders they name."""
+    """Where MuJoCo may look for a file: beside the document or the first document, in one of the folders they name."""
     places = (os.path.dirname(os.path.abspath(document.path)), folders.home)
     return [os.path.join(place, folder, name) for place in places for folder in {"", *named}]
 
 
 def _included(document: Document, folders: Folders) -> list[Document]:
-    """The document, and all that it makes MuJoCo parse."""
+    """The document, and all documents that it makes MuJoCo parse."""
     found, seen = [document], {os.path.abspath(document.path)}
     for current in found:
         for element in current.root.iter():
@@ -96,7 +96,7 @@ def _included(document: Document, folders: Folders) -> list[Document]:
 
 
 def _set_base(spec: Any, base: str | None) -> None:
-    """Free or fix the bodies that stand on the world and carry joints (all of them, if none carries any)."""
+    """Free or fix the bodies on the world that carry joints (all bodies on the world if none does)."""
     if base is None:
         return
     tops = list(spec.worldbody.bodies)
@@ -116,7 +116,7 @@ def _set_base(spec: Any, base: str | None) -> None:
 
 
 class _MujocoReader:
-    """The compiled model, and the robot that is made of it."""
+    """The compiled model, and the robot made from it."""
 
     def __init__(self, mujoco: Any, compiled: Any, document: Document, folders: Folders, spec: Any):
         self.mujoco, self.m, self.folders, self.spec = mujoco, compiled, folders, spec
@@ -124,7 +124,7 @@ class _MujocoReader:
         self.result = Robot(name or Path(document.path).stem, document.path)
         m = self.m
         self.bodies = [m.body(i).name or f"body{i}" for i in range(m.nbody)]
-        # the world, a link if something sits on it, gives way to a site of its name
+        # the world, which is a link if something is attached to it, gives way to a site of the same name
         self.bodies[0] = unused(self.bodies[0], {*self.bodies[1:], *(m.site(i).name for i in range(m.nsite))}, "/body")
         self.taken = set(self.bodies)
         self.joints = self._joint_names()
@@ -146,7 +146,7 @@ class _MujocoReader:
         return robot
 
     def _joint_names(self) -> list[str]:
-        """Names of joints; one without is called by its body and its place there, as body/0."""
+        """Names of joints; a joint without a name gets that of its body and its index there, such as body/0."""
         m, names = self.m, []
         for j in range(m.njnt):
             body = int(m.jnt_bodyid[j])
@@ -166,7 +166,7 @@ class _MujocoReader:
     # ---- bodies ----
 
     def _body(self, i: int) -> None:
-        """A body: one link for each of its joints, the last with its mass; a fixed one if it has none."""
+        """A body: one link per joint, the last with the mass; without joints, one fixed link."""
         m, name = self.m, self.bodies[i]
         parent = None if m.body_parentid[i] == 0 else self.bodies[m.body_parentid[i]]
         R, p, anchor = _rotation(m.body_quat[i]), np.array(m.body_pos[i]), np.zeros(3)
@@ -176,7 +176,7 @@ class _MujocoReader:
             own = j == first + count - 1 and not at.any()
             link = self._joint(j, name if own else self._unused(self.joints[j], "/joint"))
             link.parent = parent
-            if m.jnt_type[j] != FREE:  # whose qpos is the pose itself
+            if m.jnt_type[j] != FREE:  # the qpos of a free joint is the pose itself
                 link.R, link.p = self._referred(j, R, p + R @ (at - anchor))
                 anchor = at
             self.result.links.append(link)
@@ -188,7 +188,7 @@ class _MujocoReader:
         link.mass, link.com, link.inertia = float(m.body_mass[i]), np.array(m.body_ipos[i]), (inertia + inertia.T) / 2
 
     def _referred(self, j: int, R: Array, p: Array) -> tuple[Array, Array]:
-        """The placement with qpos = ref as the pose drawn in the file: M exp(-S ref)."""
+        """The placement for which qpos = ref is the pose drawn in the file: M exp(-S ref)."""
         m, kind = self.m, int(self.m.jnt_type[j])
         ref = float(m.qpos0[m.jnt_qposadr[j]]) if kind in (SLIDE, HINGE) else 0.0
         if kind == SLIDE:
@@ -234,7 +234,7 @@ class _MujocoReader:
     # ---- frames, shapes, inputs ----
 
     def _host(self, body: int) -> str:
-        """The link on which something sits; the world becomes a link when it is needed."""
+        """The link that carries something; the world becomes a link when needed."""
         if body == 0 and not self.has_world:
             self.has_world = True
             self.result.links.append(RobotLink(self.bodies[0]))
@@ -261,14 +261,14 @@ class _MujocoReader:
             mesh = int(m.geom_dataid[i])
             words["file"] = self._mesh_file(mesh)
             sizes = tuple(map(float, m.mesh_scale[mesh]))
-            # MuJoCo moves a mesh to its mass centre and turns it to its principal axes
+            # MuJoCo moves a mesh to its mass centre and rotates it to its principal axes
             turn = R @ _rotation(m.mesh_quat[mesh]).T
             R, p = turn, p - turn @ m.mesh_pos[mesh]
         host = self._host(int(m.geom_bodyid[i]))
         self.result.visuals.append((host, dict(shape=shape, size=sizes, R=R, p=p, color=color(rgba), **words)))
 
     def _only_collides(self, i: int) -> bool:
-        """Whether a geom is there to touch others only: it has no colour, and its body has geoms that touch nothing."""
+        """Whether a geom is only for collisions: it has no colour, and its body has geoms that do not collide."""
         m = self.m
         seen_only = (m.geom_contype == 0) & (m.geom_conaffinity == 0)
         plain = m.geom_matid[i] < 0 and (m.geom_rgba[i] == PLAIN).all()
@@ -276,11 +276,11 @@ class _MujocoReader:
 
     @cached_property
     def _mesh_files(self) -> dict[str, str]:
-        """Name of a mesh -> its file; a mesh without a name is called like its file."""
+        """Name of a mesh -> its file; a mesh without a name gets that of its file."""
         return {x.name or Path(x.file).stem: x.file for x in reversed(list(self.spec.meshes))}
 
     def _mesh_file(self, mesh: int) -> str:
-        """The file of a mesh, if it is found; else its name."""
+        """The file of a mesh if it exists, else its name."""
         name = self.m.mesh(mesh).name
         file = self._mesh_files.get(name) or name
         folder = self.spec.meshdir or getattr(self.spec.compiler, "meshdir", "")
@@ -315,7 +315,7 @@ class _MujocoReader:
         self.result.actuators.append(({self.joints[joint]: gear[: (6, 3, 1, 1)[kind]]}, words))
 
     def _keyframes(self) -> None:
-        """Named configurations; qpos0 among them if it is not the neutral one."""
+        """Named configurations, including qpos0 if it is not the neutral one."""
         m = self.m
         named = {m.key(k).name or f"key{k}": m.key_qpos[k] for k in range(m.nkey)}
         neutral = np.zeros(m.nq)
@@ -352,7 +352,7 @@ class _MujocoReader:
         note("read", "contacts", f"{m.ngeom} geoms, which touch nothing here")
 
     def _equality(self, i: int) -> None:
-        """A linear equality of two joints is a coupling; every other constraint is named and left out."""
+        """A linear equality of two joints becomes a coupling; every other constraint is noted and omitted."""
         m, mj = self.m, self.mujoco
         kind = mj.mjtEq(int(m.eq_type[i])).name.removeprefix("mjEQ_").lower()
         ends = [self._object(int(m.eq_objtype[i]), int(x), kind) for x in (m.eq_obj1id[i], m.eq_obj2id[i])]
@@ -365,7 +365,7 @@ class _MujocoReader:
             self.result.note("ignored", where, words)
 
     def _couple(self, i: int) -> bool:
-        """Let one of two joints follow the other: q1 - ref1 = c0 + c1 (q2 - ref2); False if both follow others."""
+        """Let one joint follow another: q1 - ref1 = c0 + c1 (q2 - ref2); False if both already follow others."""
         m, mimics = self.m, self.result.mimics
         (first, second), (c0, c1) = (int(m.eq_obj1id[i]), int(m.eq_obj2id[i])), map(float, m.eq_data[i, :2])
         refs = [float(m.qpos0[m.jnt_qposadr[j]]) for j in (first, second)]
@@ -402,6 +402,6 @@ def _rotation(quaternion: Any) -> Array:
 
 
 def _limits(ends: Any) -> tuple[float, float]:
-    """A lower and an upper limit; the largest numbers stand for none."""
+    """A lower and an upper limit; the largest numbers mean no limit."""
     lower, upper = map(float, ends)
     return lower if lower > -MOST else -inf, upper if upper < MOST else inf

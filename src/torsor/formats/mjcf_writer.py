@@ -1,4 +1,4 @@
-"""A Model as MJCF.  Joints of several freedoms become several of MuJoCo's.  What MJCF cannot say is listed."""
+"""A Model as MJCF.  Joints of several freedoms become several MuJoCo joints.  What MJCF cannot express is listed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from torsor.model.extras import Visual
 
 Array = NDArray[Any]
 
-SMALLEST = 1e-15  # mass and moment of inertia that MuJoCo takes (mjMINVAL)
-DEEPEST = 496  # bodies on one another: MuJoCo's parser takes no more
+SMALLEST = 1e-15  # the smallest mass and moment of inertia that MuJoCo accepts (mjMINVAL)
+DEEPEST = 496  # the deepest tree that MuJoCo's parser accepts
 TYPES = {"revolute": "hinge", "prismatic": "slide", "spherical": "ball", "free": "free"}
-# The joints of several freedoms, with the fields of which they have one number for all.
+# The joints of several freedoms, with the fields for which they have one number for all.
 WHOLE = {"spherical": ("damping", "friction", "armature", "stiffness"), "free": ("damping", "friction", "armature")}
 FIELDS = {"damping": "damping", "friction": "frictionloss", "armature": "armature", "stiffness": "stiffness"} | {
     "rest": "springref"
@@ -32,7 +32,7 @@ SINGLE = (*FIELDS, "lower", "upper", "effort")  # what a joint of one freedom ha
 
 
 def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
-    """The content of a file, and what it does not say."""
+    """The content of a file, and the list of what it cannot express."""
     carried = _carried(model)
     draft = Draft(model, path, "MJCF", SINGLE, WHOLE)
     _check(model, carried)
@@ -69,11 +69,11 @@ def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
 
 
 def _carried(model: Model) -> set[int]:
-    """Bodies without mass that carry one other: MuJoCo knows none, so their joints become joints of that other body."""
+    """Massless bodies that carry one other body: MuJoCo has none, so their joints become joints of the other body."""
     turned = np.abs(model.R - np.eye(3)).max(axis=(1, 2)) > 0
     child = np.full(model.n + 1, -1)
     child[model.parent] = np.arange(model.n)
-    found, freedoms = set(), np.diff(model.v_start)  # of each body of MuJoCo, which has at most six
+    found, freedoms = set(), np.diff(model.v_start)  # of each MuJoCo body, which has at most six
     for i in np.flatnonzero((model.mass == 0) & (model.children_count == 1))[::-1].tolist():
         kinds = [JOINTS[model.joint[k]].name for k in (i, child[i])]
         freedoms[i] += freedoms[child[i]]
@@ -87,7 +87,7 @@ def _body(bodies: dict[int, Element], draft: Draft, i: int, carried: set[int]) -
     model, way = draft.model, [i]
     while int(model.parent[way[-1]]) in carried:
         way.append(int(model.parent[way[-1]]))
-    R, p, seen = np.eye(3), np.zeros(3), []  # of the body, seen from each on the way, the last first
+    R, p, seen = np.eye(3), np.zeros(3), []  # the pose of the body in each body on the way, the last first
     for k in way:
         seen.append((k, R, p))
         R, p = model.R[k] @ R, model.p[k] + model.R[k] @ p
@@ -136,7 +136,7 @@ def _place(R: Any, p: Any) -> dict[str, str]:
 
 
 def _range(draft: Draft, name: str, key: str, lower: float, upper: float) -> dict[str, str]:
-    """The limits of something; MuJoCo's largest number stands for none, but so do limits that are equal."""
+    """The limits of something; MuJoCo reads its largest number, but also equal limits, as no limit."""
     if lower < upper:
         return {key: numbers(np.clip((lower, upper), -MOST, MOST))} if isfinite(lower) or isfinite(upper) else {}
     draft.losses.append(f"{key} of {name!r}, {lower:g} to {upper:g}, which MuJoCo takes for none")
@@ -144,7 +144,7 @@ def _range(draft: Draft, name: str, key: str, lower: float, upper: float) -> dic
 
 
 def _joint(body: Element, draft: Draft, joint: Primitive, R: Array, p: Array) -> None:
-    """A joint of the body whose frame is at (R, p), seen from the joint."""
+    """A joint of the body whose frame is at (R, p) relative to the joint."""
     values = joint.values
     words = {"name": joint.name, "type": TYPES[joint.kind]}
     words |= {word: number(values[key]) for key, word in FIELDS.items() if key in values}
@@ -158,14 +158,14 @@ def _joint(body: Element, draft: Draft, joint: Primitive, R: Array, p: Array) ->
 
 
 def _inertial(body: Element, model: Model, i: int) -> None:
-    """Mass and principal moments; MuJoCo would find these itself, but refuse flat bodies for the rounding."""
+    """Mass and principal moments; MuJoCo could compute these, but would refuse flat bodies because of rounding."""
     if model.mass[i] == 0:
         return
     I, words = model.inertia[i], {}
     moments = np.diag(I).copy()
     if (np.diag(moments) != I).any():
         moments, axes = np.linalg.eigh(I)
-        moments = np.maximum(moments, SMALLEST)  # of a long rod, the least may be lost in rounding
+        moments = np.maximum(moments, SMALLEST)  # for a long rod, the smallest may be lost in rounding
         words = _place(axes * np.sign(np.linalg.det(axes)), model.com[i])
     largest = moments.argmax()
     moments[largest] = min(moments[largest], moments[largest - 1] + moments[largest - 2])
@@ -191,7 +191,7 @@ def _assets(root: Element, draft: Draft) -> dict[tuple[str, tuple[float, ...]], 
 
 
 def _geom(body: Element, visual: Visual, meshes: dict[tuple[str, tuple[float, ...]], str]) -> bool:
-    """A shape that is only drawn: without mass, and touching nothing.  MuJoCo takes none without extent."""
+    """A shape that is only drawn: without mass and without collisions.  MuJoCo accepts none without extent."""
     words = {"type": visual.shape, "rgba": numbers(visual.color), **_place(visual.R, visual.p)}
     words |= {"contype": "0", "conaffinity": "0", "group": "1", "mass": "0"}
     if visual.shape == "mesh":
@@ -218,7 +218,7 @@ def _actuators(root: Element, draft: Draft) -> None:
         gear = np.zeros(3)
         for _, k, ratio in ends:
             gear[k] += ratio
-        name = unused(actuator.name, taken)  # MuJoCo's names differ
+        name = unused(actuator.name, taken)  # MuJoCo's names must differ
         taken.add(name)
         words = {"name": name, "joint": ends[0][0].name, "gear": numbers(gear), "gainprm": number(actuator.gain)}
         if any(actuator.bias):

@@ -1,8 +1,9 @@
-"""Repairs of robot files: inertias that cannot be, and joints that move nothing.
+"""Repairs of robot files: impossible inertias, and joints that move nothing.
 
-A body is changed as little as possible so that it can exist.  A joint that moves nothing (a gripper or a virtual link
-without mass, a point mass on the axis) makes M singular.  It gets a rotor, which adds to its own entry of M and to no
-other: a share of the inertia of the link it hangs on, so that it can be driven and simulated, and rests if it is not.
+A body is changed as little as possible to make it physically possible.  A joint that moves nothing (a gripper or a
+virtual link without mass, a point mass on the axis) makes M singular.  It gets a rotor with a share of the inertia of
+its parent link, which adds only to its own entry of M.  The joint can then be driven and simulated, and otherwise
+rests.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from torsor.reference import evaluate
 Array = NDArray[Any]
 
 ONE = np.eye(3)
-# A link without mass that carries none becomes a ball of this share of the mass that moves, with this radius of
-# gyration (m): a Model needs it, and neither M nor the bias feels it.
+# A massless link that carries no mass becomes a ball of this share of the moving mass, with this radius of
+# gyration (m): a Model needs it, and it affects neither M nor the bias.
 SPECK, EXTENT = 1e-14, 0.3
-WEIGHTLESS = 1e-13  # kg taken for the mass that moves, of a robot without any
-# What a joint hangs on if no link above it has mass: a ball of the mean mass, or of so many kg if there is none at all.
+WEIGHTLESS = 1e-13  # kg assumed for the moving mass of a robot without mass
+# The assumed parent if no link above a joint has mass: a ball of the mean mass, or of this many kg if there is no mass.
 ALONE, RADIUS = 1.0, 0.1
 POINT = 1e-3  # the radius of gyration (m) below which a link is a point, on which nothing is modelled
-# A joint moves nothing if its articulated inertia is below IDLE, relative to the link it hangs on; its rotor has ROTOR.
+# A joint moves nothing if its articulated inertia is below IDLE, relative to its parent link; its rotor has ROTOR.
 IDLE, ROTOR = 1e-9, 1e-2
-FLAT = 1e-12  # of the trace: how far a repaired inertia is within what can be, so that other engines take it
+FLAT = 1e-12  # of the trace: the margin of a repaired inertia from the impossible, so that other engines accept it
 
 
 def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> Array:
-    """Change the bodies among the fields of a Model as little as possible, so that they can exist.
+    """Change the bodies among the fields of a Model as little as possible to make them physically possible.
 
-    Which of them have a mass or an inertia of their own is returned.
+    Returns which of them have mass or inertia of their own.
     """
     names, parent = fields["names"], fields["parent"]
     mass, com, inertia = (np.array(fields[key]) for key in ("mass", "com", "inertia"))
@@ -71,7 +72,7 @@ def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> Array:
 
 
 def note_fixed(links: Sequence[Any], notes: list[Note]) -> None:
-    """Note fixed links that could not exist alone, even if what they are fixed to makes up for it."""
+    """Note fixed links that are impossible alone, even if the links they are fixed to compensate."""
     fixed = [link for link in links if link.joint == "fixed" and np.any(link.inertia)]
     inertia = np.array([link.inertia for link in fixed]).reshape(-1, 3, 3)
     _check_finite(np.zeros(len(fixed)), inertia, [link.name for link in fixed])
@@ -87,13 +88,13 @@ def _check_finite(mass: Array, inertia: Array, names: Sequence[str]) -> None:
 
 
 def _impossible(moments: Array) -> Array:
-    """Where tr(I)/2 1 - I = integral of r r' dm is not positive semidefinite (see `check.py`)."""
+    """Whether tr(I)/2 1 - I = integral of r r' dm is not positive semidefinite (see `check.py`)."""
     trace = moments.sum(axis=1)
     return trace / 2 - moments[:, 2] < -0.5 * INERTIA_TOLERANCE * np.abs(trace)
 
 
 def nearest_possible(I: Array) -> Array:
-    """The inertia whose integral of r r' dm is the nearest positive one (in the Frobenius norm)."""
+    """The inertia whose integral of r r' dm is the nearest positive matrix (in the Frobenius norm)."""
     values, axes = np.linalg.eigh(np.trace(I) / 2 * ONE - I)
     spread = (axes * np.maximum(values, FLAT * np.abs(values).sum())) @ axes.T
     return np.trace(spread) * ONE - (spread + spread.T) / 2
@@ -115,8 +116,8 @@ def _carrying(parent: Array, massive: Array) -> Array:
 def with_rotors(model: Model, massive: Array, notes: list[Note]) -> Model:
     """The model with a rotor on every joint that moves nothing, in its neutral configuration or in another one.
 
-    A joint that carries nothing `massive` moves nothing.  Of the others, only points, rods and bodies of little mass
-    can make one move nothing: articulated inertias are computed only if there are any.
+    A joint that carries nothing `massive` moves nothing.  Another joint can move nothing only if there are points, rods
+    or bodies of little mass: articulated inertias are computed only then.
     """
     carries, moments = _carrying(model.parent, massive), np.linalg.eigvalsh(model.inertia)
     thin = carries & (~_heavy(model) | (moments[:, 0] <= IDLE * moments[:, 2]))
@@ -146,7 +147,7 @@ def _heavy(model: Model) -> Array:
 
 
 def _hosts(model: Model, massive: Array) -> tuple[Array, list[str]]:
-    """For each freedom the mass or mean moment of inertia of the nearest body above that has any, and whose it is."""
+    """For each freedom the mass or mean moment of inertia of the nearest massive ancestor, and its name."""
     mass, moment = model.mass, np.trace(model.inertia, axis1=1, axis2=2) / 3
     mean = float(mass[massive].mean()) if massive.any() else ALONE
     heavy = massive & _heavy(model) & (moment > mass * POINT**2)

@@ -1,7 +1,7 @@
-"""From the links and joints of a robot file to a Model: order, names, couplings, and what the readers share.
+"""From the links and joints of a robot file to a Model: order, names, couplings, and common code of the readers.
 
-The readers of URDF, MJCF and SDF collect a `Robot`; `build` makes the Model.  Whatever a file says that torsor does not
-model, and whatever had to be changed (`repair.py`), is in `model.notes`.
+The readers of URDF, MJCF and SDF collect a `Robot`; `build` makes the Model.  `model.notes` lists everything in a file
+that torsor does not model, and every change (`repair.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLICIES = ("warn", "strict", "quiet")
 ONE, NOWHERE = np.eye(3), np.zeros(3)
 WORLD, ROOT_JOINT = "world", "root_joint"
 MOST_WARNED = 8  # notes quoted in a warning
-# The words for the sizes of a shape, with how many numbers each stands for.
+# The words for the sizes of a shape, with the count of numbers of each.
 SIZES = {
     "box": {"size": 3}, "sphere": {"radius": 1}, "cylinder": {"radius": 1, "length": 1},
     "capsule": {"radius": 1, "length": 1}, "ellipsoid": {"radii": 3},
@@ -41,7 +41,7 @@ SIZES = {
 
 @dataclass(slots=True)
 class RobotLink:
-    """A link, with the joint on which it hangs; the joint sits at (R, p) on the parent, at the link's origin."""
+    """A link with the joint to its parent; the joint is at (R, p) on the parent, and at the link's origin."""
 
     name: str
     parent: str | None = None
@@ -59,13 +59,13 @@ class RobotLink:
 
 @dataclass(slots=True)
 class Robot:
-    """What a reader has collected; joints and links are referred to by name."""
+    """The data that a reader collects; joints and links are referred to by name."""
 
     name: str
     path: str
     gravity: Any = GRAVITY
     links: list[RobotLink] = field(default_factory=list)
-    aliases: dict[str, str] = field(default_factory=dict)  # more names of links: of fixed joints
+    aliases: dict[str, str] = field(default_factory=dict)  # further names of links: those of fixed joints
     mimics: dict[str, tuple[str, float, float]] = field(default_factory=dict)  # joint -> leader, ratio, offset
     actuators: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)  # joint -> gear, other fields
     keyframes: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> joint -> q
@@ -76,7 +76,7 @@ class Robot:
         self.notes.append(Note(kind, where, text))
 
     def draw(self, link: str, visuals: Iterable[Element], read: Callable[[Element], dict[str, Any]]) -> None:
-        """Add the shapes of a link; one that cannot be read does not stop the robot."""
+        """Add the shapes of a link; an unreadable shape is no error."""
         for visual in visuals:
             try:
                 self.visuals.append((link, read(visual)))
@@ -85,7 +85,7 @@ class Robot:
 
 
 def build(robot: Robot, repair: str) -> Model:
-    """The model; `repair` says what happens to numbers that cannot be: "warn", "strict" (refuse) or "quiet"."""
+    """The model; `repair` is the treatment of impossible numbers: "warn", "strict" (refuse) or "quiet"."""
     links = _sorted(robot)
     if not any(link.joint != "fixed" for link in links):
         raise ModelError(
@@ -114,7 +114,7 @@ def build(robot: Robot, repair: str) -> Model:
 
 
 def _report(robot: Robot, repair: str) -> None:
-    """One warning for all that was changed or left out, or a refusal."""
+    """One warning for all changes and omissions, or a refusal."""
     changed = [note for note in robot.notes if note.kind in ("repair", "invented")]
     if changed and repair == "strict":
         raise ModelError(f'{robot.path}: {_quoted(changed)}; repair="warn" changes these numbers as little as it can')
@@ -129,7 +129,7 @@ def _quoted(notes: list[Note]) -> str:
 
 
 def _sorted(robot: Robot) -> list[RobotLink]:
-    """The links in the order of the file, delayed only where a parent comes later (Kahn's algorithm, with a heap)."""
+    """The links in the order of the file, except after their parents (Kahn's algorithm, with a heap)."""
     children: dict[str | None, list[int]] = {}
     for i, link in enumerate(robot.links):
         children.setdefault(link.parent, []).append(i)
@@ -148,7 +148,7 @@ def _sorted(robot: Robot) -> list[RobotLink]:
 
 
 def _freedoms(robot: Robot, links: list[RobotLink]) -> dict[str, Any]:
-    """The quantities of the freedoms, one array for each that some joint has; none but bounds may be negative."""
+    """The quantities of the freedoms, one array per quantity that some joint has; only bounds may be negative."""
     for link in links:
         for key, value in link.freedoms.items():
             if key not in ("rest", "lower", "upper") and _negative(value):
@@ -167,7 +167,7 @@ def _negative(x: Any) -> bool:
 
 
 def _each(x: Any, nv: int) -> Any:
-    """A number for each of a joint's freedoms."""
+    """One number per freedom of a joint."""
     return (x,) * nv if isinstance(x, float) else x
 
 
@@ -175,7 +175,7 @@ def _each(x: Any, nv: int) -> Any:
 
 
 def _aliases(robot: Robot, names: Sequence[str], frames: dict[str, Frame]) -> dict[str, Frame]:
-    """Names of fixed joints, as frames at their links; a name that is taken already is left out."""
+    """Names of fixed joints, as frames at their links; a name that is already taken is omitted."""
     bodies = {name: Frame(i, ONE, NOWHERE) for i, name in enumerate(names)}
     known = bodies | frames
     return {alias: known[link] for alias, link in robot.aliases.items() if alias not in known}
@@ -230,11 +230,11 @@ def _visuals(robot: Robot, model: Model) -> tuple[Visual, ...]:
     return tuple(found)
 
 
-# ---- what readers share ----
+# ---- common to the readers ----
 
 
 def unused(name: str, taken: Collection[str], suffix: str = "_") -> str:
-    """The name, lengthened until nothing else is called so."""
+    """The name, extended until it is unique."""
     while name in taken:
         name += suffix
     return name
@@ -251,7 +251,7 @@ def rotation(roll: float, pitch: float, yaw: float) -> Array:
 
 
 def tensor(moments: Sequence[float], R: Array | None = None) -> Array:
-    """The inertia with the moments xx, xy, xz, yy, yz, zz in axes that are turned by R."""
+    """The inertia with the moments xx, xy, xz, yy, yz, zz in axes rotated by R."""
     xx, xy, xz, yy, yz, zz = moments
     I = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
     if R is None:
@@ -267,7 +267,7 @@ def color(rgba: Sequence[float]) -> tuple[float, ...]:
 
 def shape(document: Document, visual: Element, numbers: Callable[[Element, str, int], Sequence[float]],
           mesh: Callable[[Element], tuple[str, Sequence[float]]]) -> dict[str, Any]:  # fmt: skip
-    """Shape, size and file of a <visual>; `numbers` reads so many numbers by their word, `mesh` file and scale."""
+    """Shape, size and file of a <visual>; `numbers` reads a given count of numbers by word, `mesh` file and scale."""
     for element in document.need(visual, "geometry"):
         if element.tag in SIZES:
             found = [x for word, count in SIZES[element.tag].items() for x in numbers(element, word, count)]

@@ -1,4 +1,4 @@
-"""Robot files: which reader takes a file, and names from the package robot_descriptions."""
+"""Robot files: the choice of the reader, and names from the package robot_descriptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READERS: dict[str, Callable[[Document, Folders, str | None], Robot]] = {
 }
 
 
-@np.errstate(all="ignore")  # what overflows is refused by name
+@np.errstate(all="ignore")  # numbers that overflow are refused by name
 def load(path: str | Path, *, base: str | None = None, repair: str = "warn", folders: Sequence[str | Path] = (),
          xacro: bool | Mapping[str, Any] = False) -> Model:  # fmt: skip
     """The model of a robot file; see `torsor.load`."""
@@ -61,12 +61,12 @@ def _folders(folders: Any) -> Sequence[str | Path]:
 
 
 def described(path: Any) -> bool:
-    """Does this name a module of robot_descriptions, or is it such a module?"""
+    """Whether this is a module of robot_descriptions, or names one."""
     return isinstance(path, ModuleType) or (isinstance(path, str) and path.startswith(PREFIX))
 
 
 def load_description(which: Any, options: dict[str, Any]) -> Model:
-    """The model that a module of robot_descriptions describes."""
+    """The model described by a module of robot_descriptions."""
     if isinstance(which, str):
         name = which.removeprefix(PREFIX)
         if not name.isidentifier():

@@ -1,9 +1,9 @@
 """SDF (SDFormat 1.4 to 1.12): one model, its links, joints and frames.
 
-Poses are resolved as the specification says: a link's and a frame's relative to the model unless `relative_to` names
-another frame, a joint's relative to its child. A link that hangs on no joint is free, unless the model is static, the
-link is called "world", or base="fixed". A joint that closes a loop is left out, with a note. Where a joint does not
-sit at the origin of its child, the body of the Model sits at the joint and is called like it; the name of the link is
+Poses are resolved according to the specification: those of links and frames relative to the model unless `relative_to`
+names another frame, those of joints relative to the child. A link without a joint to a parent is free, unless the model
+is static, the link is named "world", or base="fixed". A joint that closes a loop is omitted, with a note. If a joint is
+not at the origin of its child, the body of the Model is at the joint and has the joint's name; the name of the link is
 then a frame.
 """
 
@@ -30,13 +30,13 @@ MODEL_FRAME = "__model__"
 SINGLE = {"revolute": "revolute", "continuous": "revolute", "prismatic": "prismatic", "screw": "helical"}
 SEVERAL = {"ball": "spherical", "fixed": "fixed", "universal": "", "revolute2": ""}  # the last two: two revolute joints
 READ = {"link", "joint", "frame", "pose", "static", "plugin", "self_collide", "allow_auto_disable", "enable_wind"}
-ROUNDING = 1e-14  # of composed poses: a joint this close to the origin of its child sits there
+ROUNDING = 1e-14  # of composed poses: a joint this close to the origin of its child counts as there
 MODEL_AXES_BEFORE = (1, 5)  # older files give the axis in the model's frame
 TRUE = ("1", "true")
 UNLIMITED = 1e16
 LIMITS = {"effort": "effort", "speed": "velocity"}
 DYNAMICS = {"damping": "damping", "friction": "friction", "stiffness": "spring_stiffness"}
-MOMENTS = {"ixx": 1.0, "ixy": 0.0, "ixz": 0.0, "iyy": 1.0, "iyz": 0.0, "izz": 1.0}  # with what is meant if left out
+MOMENTS = {"ixx": 1.0, "ixy": 0.0, "ixz": 0.0, "iyy": 1.0, "iyz": 0.0, "izz": 1.0}  # with the defaults
 
 
 def read(document: Document, folders: Folders, base: str | None) -> Robot:
@@ -60,9 +60,9 @@ class _SdfReader:
             raise document.error(model, "it has no <link>")
         version = document.root.get("version", "1.0").split(".")
         self.version = tuple(int(x) if x.isdigit() else 0 for x in (*version, "0")[:2])
-        self.roots: dict[str, str] = {}  # links that hang on others -> one nearer the root of their tree
+        self.roots: dict[str, str] = {}  # child links -> a link nearer the root of their tree
         self._poses: dict[str, Pose | None] = {MODEL_FRAME: (ONE, np.zeros(3))}
-        self._hosts: dict[str, str] = {}  # frame -> what it is attached to in the end
+        self._hosts: dict[str, str] = {}  # frame -> the host to which it is finally attached
 
     def robot(self, base: str | None) -> Robot:
         robot = self.result
@@ -70,9 +70,9 @@ class _SdfReader:
         if gravity is not None:
             robot.gravity = self._numbers(gravity, 3)
         links = {name: RobotLink(name, **self._inertial(link)) for name, link in self.links.items()}
-        hung: dict[str, str] = {}
-        chains = [self._joint(name, joint, links, hung) for name, joint in self.joints.items()]
-        roots = [link for name, link in links.items() if name not in hung]
+        joint_of: dict[str, str] = {}
+        chains = [self._joint(name, joint, links, joint_of) for name, joint in self.joints.items()]
+        roots = [link for name, link in links.items() if name not in joint_of]
         self._place_roots(roots, base)
         robot.links = roots + [link for chain in chains for link in chain]
         taken = {link.name for link in robot.links}
@@ -87,7 +87,7 @@ class _SdfReader:
         return robot
 
     def _place_roots(self, roots: list[RobotLink], base: str | None) -> None:
-        """Place the links that hang on nothing, and free them unless they are fixed."""
+        """Place the root links, and free them unless they are fixed."""
         static = self._text(self.model, "static", "0") in TRUE
         free = [link for link in roots if base == "free" or (base is None and not static and link.name != WORLD)]
         R0, p0 = self._placement(self.model)
@@ -118,7 +118,7 @@ class _SdfReader:
     # ---- poses ----
 
     def _placement(self, element: Element) -> Pose:
-        """The <pose> of an element, relative to whatever it is relative to."""
+        """The <pose> of an element, in its reference frame."""
         pose = element.find("pose")
         if pose is None or not (pose.text or "").strip():
             return ONE, np.zeros(3)
@@ -145,7 +145,7 @@ class _SdfReader:
         return self._poses[name]  # type: ignore[return-value]
 
     def _origin(self, name: str, element: Element) -> str:
-        """What the pose of an element is relative to."""
+        """The reference frame of an element's pose."""
         pose = element.find("pose")
         if pose is not None and (named := pose.get("relative_to") or pose.get("frame")):
             return named
@@ -154,7 +154,7 @@ class _SdfReader:
         return element.get("attached_to") or MODEL_FRAME
 
     def _relative(self, host: str, pose: Pose) -> Pose:
-        """A pose in the model's frame, seen from a link or from the world, in which the model has a pose."""
+        """A pose in the model's frame, relative to a link, or to the world, in which the model has a pose."""
         if host == WORLD:
             R, p = self._placement(self.model)
             return product(R, pose[0]), turned(R, pose[1]) + p
@@ -176,7 +176,7 @@ class _SdfReader:
         return {"mass": self._number(element, "mass", 1.0), "com": p, "inertia": I}
 
     def _host(self, name: str) -> str:
-        """What a frame is attached to in the end: a link, a joint, the world or the model; other names stay."""
+        """The host to which a frame is finally attached: a link, a joint, the world or the model; other names stay."""
         way: list[str] = []
         while name in self.frames and name not in self._hosts:
             if name in way[:1] or len(way) > len(self.frames):
@@ -194,17 +194,19 @@ class _SdfReader:
             raise self.document.error(joint, f"its {tag} {name!r} is no link of this model")
         return name
 
-    def _joint(self, name: str, joint: Element, parts: dict[str, RobotLink], hung: dict[str, str]) -> list[RobotLink]:
+    def _joint(
+        self, name: str, joint: Element, parts: dict[str, RobotLink], joint_of: dict[str, str]
+    ) -> list[RobotLink]:
         """The parts that a joint adds, its child last."""
         kind = self.document.word(joint, "type")
         if kind not in SINGLE and kind not in SEVERAL:
             known = ", ".join((*SINGLE, *SEVERAL))
             raise self.document.error(joint, f"unknown joint type {shown(kind)}; torsor knows {known}")
         parent, child = self._end(joint, "parent"), self._end(joint, "child")
-        if child == WORLD or child in hung or self._tree(parent) == child:
+        if child == WORLD or child in joint_of or self._tree(parent) == child:
             self.result.note("ignored", f"joint {name!r}", f"it closes a loop, or its child is the world ({kind})")
             return []
-        hung[child] = name
+        joint_of[child] = name
         self.roots[child] = self._tree(parent)
         at, link = self._pose(name), self._pose(child)
         axes = [joint.find(tag) for tag in ("axis", "axis2")][: 2 if kind in ("universal", "revolute2") else 1]
@@ -212,7 +214,7 @@ class _SdfReader:
             axes = [None]
         host: str | None = None if parent == WORLD else parent
         R, p = self._relative(parent, at)
-        away = product(at[0].T, link[0]), turned(at[0].T, link[1] - at[1])  # the link, seen from the joint
+        away = product(at[0].T, link[0]), turned(at[0].T, link[1] - at[1])  # the link relative to the joint
         own = float(max(np.abs(away[0] - ONE).max(), np.abs(away[1]).max())) < ROUNDING
         chain: list[RobotLink] = []
         for k, axis in enumerate(axes):
@@ -232,7 +234,7 @@ class _SdfReader:
         return chain
 
     def _tree(self, link: str) -> str:
-        """The root of the tree to which a link belongs so far; ways to it are kept short (union-find)."""
+        """The root of the tree to which a link belongs so far (union-find, with path compression)."""
         way = []
         while link in self.roots:
             way.append(link)
@@ -259,7 +261,7 @@ class _SdfReader:
             link.freedoms["rest"] = self._number(dynamics, "spring_reference", 0.0)
 
     def _direction(self, axis: Element | None, at: Pose) -> Array:
-        """The direction of an axis, which is in the joint's frame unless the file says otherwise."""
+        """The direction of an axis, in the joint's frame unless the file says otherwise."""
         xyz = None if axis is None else axis.find("xyz")
         if axis is None or xyz is None:
             return np.array([0.0, 0.0, 1.0])
@@ -270,7 +272,7 @@ class _SdfReader:
         return turned(at[0].T, direction) if of_model or (0, 0) < self.version < MODEL_AXES_BEFORE else direction
 
     def _pitch(self, joint: Element) -> float:
-        """Metres per radian. The older <thread_pitch> is in radians per metre, of the opposite sense."""
+        """Metres per radian. The older <thread_pitch> is in radians per metre, with the opposite sign."""
         if joint.find("screw_thread_pitch") is not None or joint.find("thread_pitch") is None:
             return self._number(joint, "screw_thread_pitch", 1.0) / (2 * pi)
         pitch = self._number(joint, "thread_pitch", 1.0)
@@ -281,7 +283,7 @@ class _SdfReader:
     # ---- frames and shapes ----
 
     def _frame(self, name: str, taken: set[str]) -> None:
-        """A <frame>, as a fixed link without mass on the link it is attached to."""
+        """A <frame>, as a fixed massless link on its host link."""
         host = self._host(name)
         if host in self.joints and host not in self.links:
             host = self._end(self.joints[host], "child")

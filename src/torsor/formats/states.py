@@ -1,4 +1,4 @@
-"""States of the same robot in the coordinates of Pinocchio and MuJoCo, joint by joint, found by name.
+"""States of the same robot in the coordinates of Pinocchio and MuJoCo; joints are matched by name.
 
                     torsor                            Pinocchio                        MuJoCo
     order           of the file                       depth first, sorted by name      of the file, depth first
@@ -8,7 +8,7 @@
     free: v         (omega, v), in the body           (v, omega), in the body          v in the world, omega in the body
     planar: q, v    (x, y, theta), their rates        (x, y, cos, sin), in the body    -
 
-The engines' own models tell where their numbers are; neither package is imported.
+The engines' models give the indices of their numbers; neither package is imported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 class JointPlace(NamedTuple):
-    """A joint in both models: its type here, and where its coordinates and velocities are."""
+    """A joint in both models: its type here, and the indices of its coordinates and velocities."""
 
     kind: str
     ours: tuple[slice, slice]
@@ -184,7 +184,7 @@ def to_mujoco(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = Non
     return _converted(model, _mujoco_places(model, theirs), _sizes("MuJoCo", theirs), TO_MUJOCO, q, v)
 
 
-# ---- where the numbers are ----
+# ---- indices of the numbers ----
 
 
 def _sizes(engine: str, theirs: Any) -> tuple[int, int]:
@@ -241,7 +241,7 @@ def _angle(q: Array) -> Array:
 
 
 def _rotated(q: Array, v: Array, transposed: bool) -> Array:
-    """v turned by the rotation of q = (position, quaternion)."""
+    """v rotated by the quaternion of q = (position, quaternion)."""
     R = quaternion_to_matrix(q[..., 3:])
     return np.einsum("...ji,...j->...i" if transposed else "...ij,...j->...i", R, v)
 
@@ -270,7 +270,7 @@ TO_MUJOCO: dict[str, Conversion] = {
 
 def _converted(model: Model, places: Iterator[JointPlace], sizes: tuple[int, int], conversions: dict[str, Conversion],
                q: ArrayLike, v: ArrayLike | None) -> Any:  # fmt: skip
-    """Every joint by its conversion; `sizes` are those of the engine."""
+    """Convert every joint; `sizes` are those of the engine."""
     require_model(model)
     inward = conversions in (FROM_PINOCCHIO, FROM_MUJOCO)
     own = model.nq, model.nv

@@ -1,7 +1,7 @@
-"""TOML: a model people can write by hand, and that comes back bit for bit.
+"""TOML: a model as text that people can write by hand, restored bit for bit.
 
     name = "arm"
-    gravity = [0.0, 0.0, -9.81]        # this, like most keys, may be left out
+    gravity = [0.0, 0.0, -9.81]        # optional, like most keys
 
     [[body]]
     name = "upper"
@@ -13,8 +13,8 @@
 
     [[body]]
     name = "lower"
-    parent = "upper"                   # left out: the base
-    p = [0.4, 0.0, 0.0]                # the joint's place on the parent; R: its rotation, three rows
+    parent = "upper"                   # default: the base
+    p = [0.4, 0.0, 0.0]                # the joint's position on the parent; R: its rotation, three rows
     damping = 0.1                      # also friction, stiffness, rest, armature, lower, upper, effort, speed
     ...
 
@@ -23,12 +23,12 @@
     body = "lower"
     p = [0.3, 0.0, 0.0]
 
-Tables of very many bodies are slow to read. Instead, a table [bodies] can hold one column per quantity: the
+Tables of very many bodies are slow to read. Instead, a table [bodies] can have one column per quantity: the
 arguments of `Model.tree`, as arrays or, much faster, as strings with one line per body, or one line for all:
 
     [bodies]
-    names = ["upper", "lower", ...]    # or one per line; left out: link1, link2, ...
-    parent = "-1 0 1 2 2"              # the number of the body it hangs on; -1 is the base
+    names = ["upper", "lower", ...]    # or one per line; default: link1, link2, ...
+    parent = "-1 0 1 2 2"              # the number of the parent; -1 is the base
     joint = "revolute"
     p = '''
     0.0 0.0 0.0
@@ -36,13 +36,12 @@ arguments of `Model.tree`, as arrays or, much faster, as strings with one line p
     ...
     '''
 
-Likewise a table [frames] holds `names`, `body` (their names, "" the base), `R` and `p`.
-
-A table [extras] holds what files say beyond the dynamics (`model/extras.py`): joint_names, couplings, actuators,
+Similarly, a table [frames] has `names`, `body` (names, "" is the base), `R` and `p`.
+A table [extras] has the information beyond the dynamics (`model/extras.py`): joint_names, couplings, actuators,
 keyframes, visuals, notes and units.
 
 Instead of bodies, a table [dh] can describe a serial arm; its `link` rows and other keys are the arguments of
-`Model.from_dh`. Defaults are those of `Model.builder`; keys that torsor does not know are refused.
+`Model.from_dh`. Defaults are those of `Model.builder`; unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ MODEL_KEYS = {"name": str, "gravity": list, "allow_degenerate": bool} | {
 BODY_KEYS = {"name": str, "parent": str, "joint": str} | dict.fromkeys((*SHAPES, *DEFAULTS), NUMBERS)
 FRAME_KEYS = {"name": str, "body": str, "R": list, "p": list}
 DH_KEYS = {"convention": str, "degrees": bool, "link": list}
-# A link's numbers in a DH table, with the shape of each; those left out are zero.
+# The numbers of a link in a DH table, with their shapes; the default is zero.
 LINK_SHAPES = {
     "a": (),
     "alpha": (),
@@ -99,7 +98,7 @@ QUOTED = re.compile(r"""'[^']*('|$)|"(?:[^"\\]|\\.)*\\?("|$)""")  # up to the en
 PUNCTUATION = re.compile(r"[,=\[\]{}]")
 MOST_PARTS = 100  # of a dotted key
 PLAIN = re.compile(r"[\w./:-]+(\n[\w./:-]+)*", re.ASCII)
-DECIMALS = 9  # of numbers that are short
+DECIMALS = 9  # the most decimals of a short number
 BLOCK = 1000  # rows written at a time
 MOST_TABLES = 1000  # more bodies or frames are written as columns: tomllib takes 0.2 ms for each table
 
@@ -114,12 +113,12 @@ def decode(content: bytes, path: str) -> Model:
 
 
 def encode(model: Model, signature: str = "") -> bytes:
-    """The content of the file of a model; a comment at the end says who wrote it."""
+    """The content of the file of a model, with a comment at the end about the version that wrote it."""
     return (write(model) + (f"# {signature}\n" if signature else "")).encode("utf-8")
 
 
 def read(text: str, path: str) -> Model:
-    """The model that a TOML text describes; `path` is its name in messages."""
+    """The model described by a TOML text; `path` is its name in messages."""
     try:
         return _model(_parsed(text))
     except TorsorError as error:
@@ -141,7 +140,7 @@ def _parsed(text: str) -> Table:
 
 
 def _check_dots(line: str) -> None:
-    """Refuse keys a.b.c... of many parts: the time and memory of tomllib grow as the square of their number."""
+    """Refuse keys a.b.c... with many parts: the time and memory of tomllib grow as the square of their number."""
     parts = PUNCTUATION.split(QUOTED.sub(lambda found: "" if found[1] or found[2] else found[0], line))
     if max(part.count(".") for part in parts) > MOST_PARTS:
         raise ModelError(f"a key has more than {MOST_PARTS} parts; no key of a model has more than two")
@@ -170,7 +169,7 @@ def _tree(bodies: list[Table], words: Table) -> Model:
 
 
 def _arm(dh: Table, words: Table) -> Model:
-    """A table [dh]: the rows of its links become the columns `Model.from_dh` takes."""
+    """A table [dh]: the rows of its links become the columns of `Model.from_dh`."""
     _check_keys("[dh]", dh, DH_KEYS)
     links = _rows(dh.get("link", []), "link", LINK_KEYS)
     columns: Table = {"variable": [link.get("variable", "theta") for link in links]}
@@ -342,8 +341,10 @@ def _strings(words: Iterable[str]) -> str:
 
 
 def _lines(x: NDArray[Any]) -> str:
-    """A column: one line per row. Finding the shortest decimals of a double takes twice as long as writing 17 digits,
-    which define it as well: long numbers are written with 17.
+    """A column: one line per row.
+
+    Finding the shortest decimals of a double takes twice as long as writing 17 digits, which also define it: long
+    numbers are written with 17 digits.
     """
     rows = x.reshape(len(x), -1)
     digits = "%r" if (np.round(x, DECIMALS) == x).all() else "%.17g"

@@ -1,8 +1,8 @@
-"""URDF: the links and joints of a robot, read by the standard library alone.
+"""URDF: the links and joints of a robot, read with the standard library alone.
 
-Joints keep the order of the file.  A continuous joint is a revolute one: one angle.  What the standard demands but
-simulators do without is forgiven, with a note: a limit without effort or velocity, a joint without limit, a robot
-without a name, an <inertial> without <inertia>, a parent "world" that is no link (it is the base).
+Joints keep the order of the file.  A continuous joint is a revolute one, with one angle.  Omissions that the standard
+forbids but simulators accept are accepted with a note: a limit without effort or velocity, a joint without limit, a
+robot without a name, an <inertial> without <inertia>, a parent "world" that is not a link (it is the base).
 """
 
 from __future__ import annotations
@@ -100,24 +100,26 @@ def inertial(document: Document, link: Element, robot: Robot) -> dict[str, Any]:
 
 
 def _hang(document: Document, robot: Robot, joints: dict[str, Element], bodies: dict[str, RobotLink]) -> str:
-    """Hang every link on its parent; the name of the root link."""
-    hung: dict[str, str] = {}
+    """Connect every link to its parent; returns the name of the root link."""
+    joint_of: dict[str, str] = {}
     for name, joint in joints.items():
         child, parent = _link(document, joint, "child"), _link(document, joint, "parent")
         if child not in bodies:
             raise document.error(joint, f"its child {child!r} is no link of this robot")
-        if child in hung:
-            words = f"its child {child!r} hangs on joint {hung[child]!r} already: a loop, which URDF cannot describe"
+        if child in joint_of:
+            words = (
+                f"its child {child!r} hangs on joint {joint_of[child]!r} already: a loop, which URDF cannot describe"
+            )
             raise document.error(joint, words)
         if parent not in bodies and parent != WORLD:
             raise document.error(joint, f"its parent {parent!r} is no link of this robot")
         if parent not in bodies:
             bodies[WORLD] = RobotLink(WORLD)
             robot.note("read", f"joint {name!r}", "its parent 'world' is no link: it is the base")
-        hung[child] = name
+        joint_of[child] = name
         _joint(document, robot, name, joint, bodies[child])
         bodies[child].parent = parent
-    roots = [name for name in bodies if name not in hung]
+    roots = [name for name in bodies if name not in joint_of]
     if len(roots) != 1:
         found = f"{len(roots)} roots ({', '.join(map(repr, roots[:4]))})" if roots else "only links that hang in a loop"
         raise document.error(document.root, f"it has {found}; exactly one link must hang on no joint")
@@ -139,7 +141,7 @@ def _joint(document: Document, robot: Robot, name: str, joint: Element, link: Ro
     if link.joint in ("revolute", "prismatic") and not any(link.axis):
         raise document.error(joint, "its axis is zero")
     if link.joint == "planar" and axis is not None and any(link.axis[:2]):
-        # Peers move a planar joint in the plane x, y whatever the axis says; so does this reader, but it says so.
+        # Peers move a planar joint in the plane x, y whatever its axis is; so does this reader, with a note.
         robot.note(
             "ignored", f"joint {name!r}", f"its axis {link.axis}: a planar joint moves in the plane of its x and y"
         )
@@ -175,7 +177,7 @@ def _limits(document: Document, robot: Robot, name: str, joint: Element, kind: s
 
 
 def _unlimited(x: float) -> float:
-    """The largest numbers stand for no limit, because the standard demands one."""
+    """Convert the largest numbers to no limit; files use them because the standard requires a limit."""
     return copysign(inf, x) if abs(x) >= HUGE else x
 
 
@@ -210,7 +212,7 @@ def _mimics(document: Document, robot: Robot, joints: dict[str, Element]) -> Non
             robot.mimics[name] = leader, ratio, offset
 
 
-# ---- what does not move the robot ----
+# ---- elements without effect on the motion ----
 
 
 def _visuals(document: Document, robot: Robot, links: dict[str, Element], folders: Folders) -> None:

@@ -1,8 +1,8 @@
-"""A Model as URDF.  Numbers are written with all their digits; rotations become angles, and come back to rounding.
+"""A Model as URDF.  Numbers are written with all their digits; rotations become angles, and are restored to rounding.
 
-What URDF cannot say is returned as a list: `torsor.formats.save` warns with it.  Springs and rotors are written as
-Drake reads them (spring_stiffness, drake:rotor_inertia).  Joints that URDF does not have become several, with links
-without mass between them.
+What URDF cannot express is returned as a list, with which `torsor.formats.save` warns.  Springs and rotors are written
+in the form that Drake reads (spring_stiffness, drake:rotor_inertia).  Joints that URDF does not have become several,
+with massless links between them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TYPES = {"revolute": "continuous", "prismatic": "prismatic", "spherical": "spher
     "free": "floating"
 }
 DYNAMICS = {"damping": "damping", "friction": "friction", "spring_stiffness": "stiffness", "spring_reference": "rest"}
-ALIKE = ("damping", "friction", "stiffness", "armature")  # what a joint of several freedoms has, one number for all
+ALIKE = ("damping", "friction", "stiffness", "armature")  # fields for which a joint of several freedoms has one number
 LIMITS = {"effort": "effort", "velocity": "speed", "lower": "lower", "upper": "upper"}
 SINGLE = (*DYNAMICS.values(), *LIMITS.values(), "armature")  # what a joint of one freedom has
 UPPER = np.triu_indices(3)
@@ -54,7 +54,7 @@ def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
     for name, (body, R, p) in model.frames.items():
         if name != names[-1]:
             SubElement(root, "link", name=name)
-            # a frame may be called like a joint that moves, joints may not
+            # a frame may have the name of a moving joint, another joint may not
             fixed = unused(name, draft.joint_names, "_fixed")
             draft.joint_names.add(fixed)
             _ends(SubElement(root, "joint", name=fixed, type="fixed"), names[body], name, R, p)
@@ -66,7 +66,7 @@ def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
 
 
 def _losses(model: Model) -> list[str]:
-    """What a URDF does not say, whatever the joints."""
+    """What a URDF cannot express, apart from joints."""
     found = []
     if model.gravity.tolist() != list(GRAVITY):
         found.append(f"gravity {model.gravity.tolist()} (readers assume {list(GRAVITY)})")
@@ -80,7 +80,7 @@ def _losses(model: Model) -> list[str]:
 
 
 def _root_name(model: Model) -> str:
-    """A frame that coincides with the base, if there is one; else a name that is not taken."""
+    """The name of a frame that coincides with the base, or an unused name."""
     for name, (body, R, p) in model.frames.items():
         if body < 0 and not p.any() and np.array_equal(R, ONE):
             return name
@@ -117,7 +117,7 @@ def _inertial(link: Element, model: Model, i: int) -> None:
 
 
 def _joints(root: Element, draft: Draft, i: int, names: dict[int, str]) -> None:
-    """The joints of body i, with links without mass between them."""
+    """The joints of body i, with massless links between them."""
     model, joints = draft.model, draft.joints[i]
     parent, R, p = names[int(model.parent[i])], model.R[i], model.p[i]
     for joint in joints:
@@ -148,7 +148,9 @@ def _joint(root: Element, joint: Primitive, parent: str, child: str, R: Any, p: 
         if kind != "continuous" or any(x < HUGE for x in limits.values()):
             SubElement(element, "limit", {word: number(x) for word, x in limits.items()})
     if dynamics := {word: number(values[key]) for word, key in DYNAMICS.items() if key in values}:
-        SubElement(element, "dynamics", {"damping": "0.0", "friction": "0.0"} | dynamics)  # urdfdom demands one of both
+        SubElement(
+            element, "dynamics", {"damping": "0.0", "friction": "0.0"} | dynamics
+        )  # urdfdom requires one of them
     if "armature" in values:
         SubElement(element, "drake:rotor_inertia", value=number(values["armature"]))
     return element

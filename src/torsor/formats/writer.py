@@ -1,8 +1,8 @@
-"""What the writers of URDF and MJCF share: primitive joints, names, paths of meshes, and the text of an XML tree.
+"""Common code of the URDF and MJCF writers: primitive joints, names, paths of meshes, and the text of an XML tree.
 
-A format has joints of one freedom, with all that is known of it, and some joints of several freedoms, for which it has
-one number at most.  Where these freedoms differ, a joint is written as several, if that is the same motion; else the
-field is left out.  `Draft` lists what is left out, by field and joint.
+A format has joints of one freedom, with all quantities, and some joints of several freedoms, with at most one number
+per quantity.  If these freedoms differ, the joint is written as several joints if that gives the same motion; otherwise
+the field is omitted.  `Draft` lists the omissions, by field and joint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torsor.model.joints import joint_named
 Array = NDArray[Any]
 
 X, Y, Z = np.eye(3)
-# The primitive joints of which a joint is made, in the order of its coordinates: type and axis (None: its own).
+# The primitive joints that compose a joint, in the order of its coordinates: type and axis (None: its own).
 PRIMITIVES: dict[str, list[tuple[str, Any]]] = {
     "revolute": [("revolute", None)], "prismatic": [("prismatic", None)],
     "spherical": [("spherical", Z)], "free": [("free", Z)],
@@ -37,11 +37,11 @@ PRIMITIVES: dict[str, list[tuple[str, Any]]] = {
     "planar": [("prismatic", X), ("prismatic", Y), ("revolute", Z)],
     "cylindrical": [("revolute", None), ("prismatic", None)],
 }  # fmt: skip
-FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # no XML has these
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 
 
 class Primitive(NamedTuple):
-    """A joint of the file: `values` are the fields of its freedoms that are not usual, a number for all of them."""
+    """A joint of the file: `values` are the fields without default values, one number for all of its freedoms."""
 
     name: str
     kind: str  # revolute, prismatic, or a joint of several freedoms that the format has
@@ -50,7 +50,7 @@ class Primitive(NamedTuple):
 
 
 class Draft:
-    """A file in the making.
+    """A file under construction.
 
     single   the fields of a joint of one freedom that the format has
     whole    the joints of several freedoms that the format has -> the fields of which it has one number for all
@@ -72,23 +72,23 @@ class Draft:
             self.losses.append(f"the name of body {WORLD!r}, which is that of the base: here {name!r}")
         self.joint_names = set(model.joint_names)
         self.joints = [self._primitives(i) for i in range(model.n)]
-        # where each freedom is: its joint of the file, and its place there
+        # the place of each freedom: its joint in the file, and its index there
         self.freedoms = [
             (joint, k) for joints in self.joints for joint in joints for k in range(joint_named(joint.kind).nv)
         ]
         self.losses += [f"{key} of {', '.join(map(repr, joints))}" for key, joints in self._lost.items()]
 
     def _primitives(self, i: int) -> list[Primitive]:
-        """The joints of the file that make the joint of body i."""
+        """The joints of the file that represent the joint of body i."""
         model, joint, name = self.model, JOINTS[self.model.joint[i]], self.model.joint_names[i]
         known, parts = nondefault(model, i), PRIMITIVES[joint.name]
         has = self.whole.get(joint.name, ())
-        alike = {key: float(x[0]) for key, x in known.items() if key in has and (x == x[0]).all()}
-        if "rest" in known:  # formats have no rest of several freedoms
-            alike.pop("stiffness", None)
-        if has and (len(parts) == 1 or len(alike) == len(known)):
-            self._lose(name, known.keys() - alike.keys())
-            return [Primitive(name, joint.name, Z, alike)]
+        common = {key: float(x[0]) for key, x in known.items() if key in has and (x == x[0]).all()}
+        if "rest" in known:  # formats have no rest positions for several freedoms
+            common.pop("stiffness", None)
+        if has and (len(parts) == 1 or len(common) == len(known)):
+            self._lose(name, known.keys() - common.keys())
+            return [Primitive(name, joint.name, Z, common)]
         found = []
         for k, (kind, axis) in enumerate(parts):
             values = {key: float(x[k]) for key, x in known.items() if x[k] != DEFAULTS[key]}
@@ -106,7 +106,7 @@ class Draft:
                 self._lost.setdefault(key, []).append(joint)
 
     def mesh(self, file: str) -> str:
-        """The file of a mesh as seen from the folder of the robot file; what is no absolute path stays as it is."""
+        """The file of a mesh relative to the folder of the robot file; a path that is not absolute is unchanged."""
         if not os.path.isabs(file):
             return file
         if not self.folders.bounds(file):
@@ -127,7 +127,7 @@ def numbers(x: Iterable[Any]) -> str:
 
 
 def text(root: Element) -> bytes:
-    """The XML of a tree, one element per line; no depth is too much."""
+    """The XML of a tree of any depth, one element per line."""
     lines: list[str] = []
     todo: list[tuple[Element, int, bool]] = [(root, 0, False)]
     while todo:

@@ -1,4 +1,4 @@
-"""xacro files, expanded by the package xacro (extra `xacro`), and only when asked: they contain Python expressions."""
+"""xacro files, expanded by the package xacro (extra `xacro`), only on request: they contain Python expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ xacro, substitution_args = Later("xacro", *NEEDED), Later("xacro.substitution_ar
 
 
 def expand(path: Path, asked: bool | Mapping[str, Any], folders: Folders) -> bytes:
-    """The URDF that a xacro file stands for; `asked` is True, or the values of its arguments."""
+    """The URDF made from a xacro file; `asked` is True, or the values of its arguments."""
     if asked is False:
         raise ArgumentError(
             f"{path}: a xacro file runs code when it is expanded; load it with xacro=True if you trust it"
@@ -28,13 +28,13 @@ def expand(path: Path, asked: bool | Mapping[str, Any], folders: Folders) -> byt
     with _packages(folders):
         try:
             return xacro.process_file(str(path), mappings=arguments).toprettyxml(indent=" ", encoding="utf-8")
-        except Exception as error:  # whatever the code in the file raises
+        except Exception as error:  # any error of the code in the file
             raise ModelError(f"{path}: xacro cannot expand it: {type(error).__name__}: {error}") from None
 
 
 @contextmanager
 def _packages(folders: Folders) -> Iterator[None]:
-    """Let $(find PACKAGE) look where meshes are looked for, instead of in an installation of ROS."""
+    """Let $(find PACKAGE) search the folders of meshes instead of an installation of ROS."""
 
     def find(name: str) -> str:
         folder = folders.package(name)

@@ -1,7 +1,7 @@
-"""XML of robot files, read without trust: no DTD, no entity, bounded size; errors name file, line and element.
+"""XML of untrusted robot files: no DTD, no entity, bounded size; errors name file, line and element.
 
-The parser is expat without namespaces, so a prefix that was never declared is part of a name and no error.
-The text is UTF-8, whatever the declaration says, as for MuJoCo.  Faults of real files are forgiven: declarations that
+The parser is expat without namespaces, so an undeclared prefix is part of a name and no error.
+The text is UTF-8, whatever the declaration says, as in MuJoCo.  Defects of real files are accepted: declarations that
 expat refuses (`<?xml version="0.0"?>`), comments that contain "--", and, with a remark, Latin-1 and text after the end
 of the first element.
 """
@@ -19,25 +19,25 @@ from torsor.errors import ModelError
 from torsor.files import read_whole
 from torsor.validate import shown
 
-MOST_BYTES = 64 * 2**20  # of one file; the largest robot known to us has 2 MB
+MOST_BYTES = 64 * 2**20  # of one file; the largest robot file that we know has 2 MB
 MOST_ELEMENTS = 2_000_000
 DECLARATION = re.compile(r"\s*<\?xml.*?\?>", re.DOTALL)
 FIRST = re.compile(r"<([A-Za-z_][\w.:-]*)")
 OPTENV = re.compile(r"\$\(optenv \w+ ([^()]*)\)")
 LATIN_REMARK = "its text is not UTF-8, and is read as Latin-1"
 OPTENV_REMARK = "$(optenv NAME default) stands for its default"
-ENDS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": "?>"}  # what is no tag, by its first letters
+ENDS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": "?>"}  # markup that is not a tag: start and end
 QUOTE_OR_END = re.compile("[\"'>]")
 
 
 class Document:
-    """A parsed file. Readers take numbers through it, and raise what `error` returns."""
+    """A parsed file. Readers get numbers through it, and raise the errors that `error` returns."""
 
     def __init__(self, content: bytes, path: str):
         self.path = path
         self.remarks: list[str] = []
         self.text = _text(content, path, self.remarks)
-        if "$(optenv" in self.text:  # left over from launch files; no variable of the environment is read
+        if "$(optenv" in self.text:  # a remnant of launch files; no environment variable is read
             self.text = OPTENV.sub(r"\1", self.text)
             self.remarks.append(OPTENV_REMARK)
         try:
@@ -56,7 +56,7 @@ class Document:
         return cls(read_whole(path, ModelError, most=MOST_BYTES), path)
 
     def _forgive(self) -> None:
-        """Take out comments, which may hold "--", and what follows the end of the first element."""
+        """Remove comments, which may contain "--", and everything after the end of the first element."""
         self.text = "".join(_without_comments(self.text))
         if first := FIRST.search(self.text):
             end = f"</{first[1]}>"
@@ -92,7 +92,7 @@ class Document:
 
     @cached_property
     def _lines(self) -> dict[Element, int]:
-        """The line of each element: not kept while reading, but counted by a second pass when one is asked for."""
+        """The line of each element, counted by a second pass on demand."""
         lines: list[int] = []
         parser = expat.ParserCreate()
         parser.StartElementHandler = lambda *_: lines.append(parser.CurrentLineNumber)
@@ -109,7 +109,7 @@ class Document:
         return found
 
     def word(self, element: Element, key: str) -> str:
-        """An attribute that must be there and not be empty."""
+        """An attribute that must exist and not be empty."""
         found = element.get(key)
         if not found:
             raise self.error(element, f"it needs {key}=")
@@ -172,7 +172,7 @@ def _text(content: bytes, path: str, remarks: list[str]) -> str:
 
 
 def _without_comments(text: str) -> Iterator[str]:
-    """Pieces of the text; comments become line ends.  Text that looks like a comment inside a tag is none."""
+    """Pieces of the text; comments become line ends.  Text inside a tag is never a comment."""
     at = 0
     while (start := text.find("<", at)) >= 0:
         yield text[at:start]
@@ -188,7 +188,7 @@ def _after(text: str, at: int, end: str) -> int:
 
 
 def _after_tag(text: str, at: int) -> int:
-    """The place after the > of a tag; a > between quotes does not end it."""
+    """The index after the > of a tag; a > between quotes does not end it."""
     while found := QUOTE_OR_END.search(text, at):
         if found[0] == ">":
             return found.end()

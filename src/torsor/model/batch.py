@@ -27,19 +27,19 @@ VARIABLE = [name for name in DEFAULTS if name != "armature"]  # what joints do b
 # What `replaced` keeps: the own numbers of a batch, and the framed ones, which `torsor.dynamics.members` brings up to
 # date.  All else that is kept with a batch was made from numbers that are gone.
 LASTING = ("model", "shape", "varied", "replacements", "framed")
-LABELS = ("name", "notes")  # of a model and of its file: they may differ, and no function of a batch reads them
+LABELS = ("name", "notes")  # of a model and its file; they may differ, because no function of a batch reads them
 
 
 class ModelBatch:
-    """Hold models that differ in some fields only; every function of the dynamics takes it in place of a Model.
+    """Hold models that differ only in some fields; every function of the dynamics takes it in place of a Model.
 
-    A field has batch axes before its own. The batch axes of all fields and of the states broadcast. One program serves
-    all batches of the same structure: nothing is compiled or kept per member.
+    The batch axes of a field come before its own axes. The batch axes of all fields and of the states broadcast. One
+    program serves all batches of the same structure: nothing is compiled or stored per member.
 
     Parameters
     ----------
     model : Model
-        Gives everything else, and the names.
+        The model that gives all other fields, and the names.
     **varied : (..., *shape) array_like
         The fields that differ: mass (..., n), com (..., n, 3), inertia (..., n, 3, 3), R, p, axis, pitch, gravity
         (..., 3), damping, armature and other quantities of the freedoms (..., nv).
@@ -56,7 +56,7 @@ class ModelBatch:
     ArgumentError
         A field cannot differ, or its shape does not fit.
     ModelError
-        A member could not exist; the message names it.
+        A member is physically impossible; the message names it.
 
     Examples
     --------
@@ -85,17 +85,17 @@ class ModelBatch:
             axes_given = ", ".join(f"{name} {axes}" for name, (_, axes) in given.items())
             raise ArgumentError(f"the batch axes of the members do not go together: {axes_given}") from None
         self.varied = {name: np.broadcast_to(x, self.shape + shapes[name]) for name, (x, _) in given.items()}
-        self.replacements: list[tuple[Any, ModelBatch]] = []  # which are not framed yet
+        self.replacements: list[tuple[Any, ModelBatch]] = []  # replacements that are not framed yet
         self._check()
 
     def _check(self) -> None:
-        """Raise unless every member could exist."""
+        """Raise unless every member is physically possible."""
         for k in np.argwhere(~np.isfinite(self.varied.get("gravity", np.zeros(3)).reshape(-1, 3)))[:1, 0]:
             raise ModelError(f"gravity of member {k} holds a NaN or an infinity")
         joints = {name: x for name, x in self.varied.items() if name in DEFAULTS}
         impossible = any(bad.any() for _, bad, _ in faults(self.model, joints))
         if impossible or not self.same_placements or not (mass := self._rows("mass")).all():
-            self.forest  # noqa: B018  checked as it is made
+            self.forest  # noqa: B018  making it checks it
             return
         rows = mass, self._rows("com"), self._rows("inertia")
         for start in range(0, len(mass), BLOCK):
@@ -116,12 +116,12 @@ class ModelBatch:
 
     @property
     def same_placements(self) -> bool:
-        """Whether the members differ in their inertias, in gravity and in what their joints do, at most."""
+        """Whether the members differ only in inertias, gravity and passive joint quantities."""
         return set(self.varied) <= {*INERTIAL, "gravity", *DEFAULTS}
 
     @classmethod
     def of(cls, models: Sequence[Model]) -> ModelBatch:
-        """Make a batch of models of the same structure, one after the other. All their numbers may differ.
+        """Make a batch from a list of models of the same structure. All their numbers may differ.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class ModelBatch:
         Raises
         ------
         ArgumentError
-            There is none.
+            The list is empty.
         ModelError
             A model has another structure.
         """
@@ -169,12 +169,12 @@ class ModelBatch:
         Parameters
         ----------
         index : index
-            Of the batch axes: a number, a slice, booleans.
+            An index of the batch axes: a number, a slice, booleans.
 
         Returns
         -------
         model : Model or ModelBatch
-            With the numbers of these members.
+            The selected members.
         """
         index = index if isinstance(index, tuple) else (index,)
         cores = {name: (slice(None),) * len(shape) for name, shape in _field_shapes(self.model).items()}
@@ -183,26 +183,26 @@ class ModelBatch:
         return some if some.shape else replace(self.model, **picked)
 
     def replaced(self, where: Any, **numbers: Unpack[Numbers]) -> ModelBatch:
-        """Give some members other numbers, in place; this costs what a batch of these members would.
+        """Give some members other numbers, in place, at the cost of a batch of these members.
 
         Parameters
         ----------
         where : index
             Which members, as an index of the batch axes: numbers, a slice, booleans.
         **numbers : (..., *shape) array_like
-            Of these members, for fields that differ in this batch already; the others keep their numbers.
+            New numbers of these members, for fields that already differ in this batch; other fields stay.
 
         Returns
         -------
         batch : ModelBatch
-            This one.
+            This batch.
 
         Raises
         ------
         ArgumentError
-            A field does not differ, or a shape does not fit.
+            A field does not differ between members, or a shape does not fit.
         ModelError
-            A new member could not exist; then nothing has changed.
+            A new member is physically impossible; then nothing has changed.
         """
         index = self._index(where)
         shape, shapes = index[0].shape if index else (), _field_shapes(self.model)
@@ -287,7 +287,7 @@ class _MemberNames(NumberedNames):
 
 
 def _field_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """The shape of each field that may differ."""
+    """The shape of each field that can differ."""
     bodies = {name: (model.n, *shape) for name, shape in SHAPES.items()}
     return bodies | {"gravity": (3,)} | dict.fromkeys(DEFAULTS, (model.nv,))
 

@@ -27,7 +27,7 @@ Arrays = dict[str, Array]
 
 GRAVITY = (0.0, 0.0, -9.81)
 IDENTITY = np.eye(3)
-BODY_BYTES = 241  # of a body's row in the arrays of a Model
+BODY_BYTES = 241  # of one body in the arrays of a Model
 FIXED = 255  # the code of a joint that does not move; never in a Model, where such bodies are merged
 AXIAL = np.zeros(FIXED + 1, dtype=bool)  # by code
 AXIAL[: len(JOINTS)] = [j.axial for j in JOINTS]
@@ -47,7 +47,7 @@ class BodyNumbers(Freedoms, total=False):
     inertia: ArrayLike
 
 
-# What a body has that is not given.
+# The defaults of a body.
 PLAIN: dict[str, Any] = {
     "axis": (0.0, 0.0, 1.0), "pitch": 0.0, "R": IDENTITY, "p": (0.0, 0.0, 0.0), "mass": 0.0, "com": (0.0, 0.0, 0.0),
     "inertia": (0.0, 0.0, 0.0),
@@ -74,7 +74,7 @@ def assemble(
 ) -> dict[str, Any]:  # fmt: skip
     """The fields of the Model that these arguments describe; parent=None is a chain.
 
-    `checked=False` lets fixed bodies be merged that could not exist alone.
+    `checked=False` allows fixed bodies that are physically impossible alone.
     """
     given: dict[str, Any] = {"n": None, "names": None, "name": "model", "allow_degenerate": False, "gravity": GRAVITY}
     given |= links
@@ -93,7 +93,7 @@ def assemble(
 
     check_names(names, ())
     check_parents(bodies["parent"], names)
-    joints, bodies["place"] = bodies["joint"], np.arange(n)  # to find a body's freedoms where it is in the end
+    joints, bodies["place"] = bodies["joint"], np.arange(n)  # to find the freedoms of a body after sorting and merging
     bodies, names = _sorted(bodies, names)
     bodies["axis"] = _unit_axes(bodies["axis"], bodies["joint"], names)
     frames: dict[str, Frame] = {}
@@ -101,7 +101,7 @@ def assemble(
         if checked:
             check_bodies(bodies | {"joint": np.where(bodies["joint"] == FIXED, 0, bodies["joint"])}, names, True)
         bodies, names, frames = _merge_fixed(bodies, names)
-    freedoms = reordered(given, joints, bodies.pop("place"))  # what is left
+    freedoms = reordered(given, joints, bodies.pop("place"))  # those of the remaining bodies
     return {**bodies, **words, "names": names, "frames": frames, **freedoms}
 
 
@@ -122,9 +122,8 @@ def as_rows(key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
 
 
 def refuse_ambiguous_inertia(inertia: ArrayLike, n: int) -> None:
-    """Raise for a 3x3 array, which is one tensor for all bodies, if its rows can be the principal moments of three.
-
-    It is no tensor then: those have |I_xy| <= I_zz / 2, so that no tensor's rows all obey the triangle inequality.
+    """Raise for a 3x3 array, which means one tensor for all bodies, if its rows can be principal moments of three.
+    Such an array is not a tensor: a tensor has |I_xy| <= I_zz / 2, so its rows cannot all obey the triangle inequality.
     """
     x = real_array("inertia", inertia, finite=False)
     if n == 3 and x.shape == (3, 3) and (x > 0).all() and (2 * x.max(axis=1) <= x.sum(axis=1)).all():
@@ -182,7 +181,7 @@ def _unit_axes(axis: Array, joint: Array, names: Sequence[str]) -> Array:
     """Axes of length 1, and z for the joints that have none."""
     axial = AXIAL[joint]
     axis = np.where(axial[:, None], axis, (0.0, 0.0, 1.0))
-    # Axes that are not finite stay so, and are refused with the other arrays.
+    # Axes that are not finite stay so here and are refused with the other arrays.
     with np.errstate(over="ignore", invalid="ignore"):
         norm = np.linalg.norm(axis, axis=1, keepdims=True)
         for i in np.flatnonzero(norm == 0)[:1]:
@@ -194,7 +193,7 @@ def _unit_axes(axis: Array, joint: Array, names: Sequence[str]) -> Array:
 
 
 def _sorted(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[str]]:
-    """Bodies sorted after their parents: as given if that holds already, else by distance from the base."""
+    """Bodies sorted so that parents come first: in the given order if possible, else by distance from the base."""
     parent = links["parent"]
     if (parent < np.arange(len(parent))).all():
         return links, names
@@ -214,7 +213,7 @@ def _depth(parent: Array, names: Sequence[str]) -> Array:
         depth[climbing] += depth[above]
         ancestor[climbing] = ancestor[above]
     for i in np.flatnonzero(ancestor >= 0)[:1]:
-        # 2^k >= n steps up from a body that never reaches the base end on a cycle.
+        # From a body that never reaches the base, 2^k >= n steps upwards end on a cycle.
         raise ModelError(f"the bodies {_cycle(parent, ancestor[i], names)} hang on each other in a cycle; cut it")
     return depth
 
@@ -231,7 +230,7 @@ def _cycle(parent: Array, body: int, names: Sequence[str]) -> str:
 
 
 def _merge_fixed(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[str], dict[str, Frame]]:
-    """Each fixed body becomes part of the nearest moving body above it, or of the base, and a frame there."""
+    """Merge each fixed body into its nearest moving ancestor, or the base, and keep it as a frame there."""
     fixed = links["joint"] == FIXED
     parent, R, p = _place_on_moving(links["parent"], links["R"], links["p"], fixed)
     links = links | _lumped(links, parent, R, p, fixed) | {"parent": parent, "R": R, "p": p}
@@ -317,25 +316,25 @@ class Builder:
         Parameters
         ----------
         name : str
-            Of the body; every body and frame has a name of its own.
+            The name of the body; no two bodies or frames may share a name.
         parent : str, optional
-            The body it hangs on. Default: the base.
+            The parent body. Default: the base.
         joint : str, default "revolute"
-            The type of its joint, as in `Model.tree`.
+            The type of the joint to its parent, as in `Model.tree`.
         **numbers : float or (3,) or (3, 3) array_like
             axis, pitch, R, p, mass, com, inertia, damping, ...: as in `Model.tree`, for one body.
 
         Returns
         -------
         builder : Builder
-            This one.
+            This builder.
 
         Raises
         ------
         ArgumentError
             A shape does not fit.
         ModelError
-            The name is taken, or the joint has no such type.
+            The name is taken, or the joint type is unknown.
         """
         label = self._new("body", name)
         if not isinstance(parent, str | None):
@@ -361,13 +360,13 @@ class Builder:
         Parameters
         ----------
         name : str
-            Of the frame.
+            The name of the frame.
         body : str, optional
-            The body it sits on. Default: the base.
+            The body that carries it. Default: the base.
         R : (3, 3) array_like, optional
-            Its rotation on that body. Default: none.
+            Its rotation relative to that body. Default: none.
         p : (3,) array_like, default 0
-            Its place on that body, in m.
+            Its position on that body, in m.
 
         Returns
         -------
@@ -381,7 +380,7 @@ class Builder:
         return self
 
     def build(self) -> Model:
-        """Make the model. Bodies stay in the order in which they were added if each came after its parent.
+        """Make the model. Bodies keep the order in which they were added if each came after its parent.
 
         Returns
         -------
@@ -391,7 +390,7 @@ class Builder:
         Raises
         ------
         ModelError
-            A parent is not there, or the machine could not exist.
+            A parent is missing, or the machine is physically impossible.
         """
         if not self._bodies:
             raise ModelError("a model needs at least one body: add one before build()")

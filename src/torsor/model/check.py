@@ -1,4 +1,4 @@
-"""Is it a tree, and is it physically possible? All rules for models are in this file; messages name the body.
+"""Checks that a model is a tree and physically possible. This file has all rules for models; messages name the body.
 
 All rules are vectorised: a million bodies are checked in well under a second.
 """
@@ -25,13 +25,13 @@ Label = Callable[[int], str]  # names the i-th of the bodies or frames being che
 
 # |R'R - 1|: a matrix typed with ten decimals passes, one with six does not (energies would be off by 1e-6).
 ROTATION_TOLERANCE = 1e-9
-# |axis| - 1 after normalising: rounding only.
+# |axis| - 1 after normalising: only rounding.
 AXIS_TOLERANCE = 1e-12
 # Relative to the trace of the inertia: tensors moved between frames lose a few ulp of symmetry and of the
 # triangle inequality, which flat plates and rods meet with equality.
 INERTIA_TOLERANCE = 1e-9
 
-# Bodies checked at a time: the data in use stays in the processor's cache.
+# Bodies checked at a time, so that the data stay in the processor's cache.
 BLOCK = 8192
 
 HAS_PITCH = np.array([joint.has_pitch for joint in JOINTS])
@@ -90,7 +90,7 @@ def check_names(names: Sequence[str], frames: Iterable[str]) -> None:
 
 
 def check_parents(parent: Array, names: Sequence[str]) -> None:
-    """Every parent is a body or the base (-1), and no body hangs on itself."""
+    """Every parent is a body or the base (-1), and no body is its own parent."""
     n = len(parent)
     for i in _first((parent < -1) | (parent >= n)):
         raise ModelError(
@@ -101,7 +101,7 @@ def check_parents(parent: Array, names: Sequence[str]) -> None:
 
 
 def check_order(parent: Array, names: Sequence[str]) -> None:
-    """Topological order: a body comes after the one it hangs on, which also excludes cycles."""
+    """Topological order: a body comes after its parent; this also excludes cycles."""
     for i in _first(parent >= np.arange(len(parent))):
         raise ModelError(
             f"{body_label(names, i)} comes before its parent {names[parent[i]]!r}: "
@@ -273,7 +273,7 @@ def check_frames(frames: Mapping[str, Frame], n: int) -> None:
 
 
 def _components(A: Array) -> Array:
-    """(n, 3, 3) as (3, 3, n): operations then run along memory, several times faster."""
+    """(n, 3, 3) as (3, 3, n): operations then run along contiguous memory, several times faster."""
     return np.ascontiguousarray(A.transpose(1, 2, 0))
 
 
@@ -303,7 +303,7 @@ def _first_not_finite(x: Array) -> Iterable[int]:
 
 
 def body_label(names: Sequence[str], i: int, start: int = 0) -> str:
-    """The name in messages of the i-th body from `start`."""
+    """The label of body start + i in messages."""
     return f"body {names[start + i]!r} (index {start + i})"
 
 

@@ -1,7 +1,7 @@
 """How many digits an algorithm can lose on a model: bounds that hold for every configuration.
 
 The articulated sweeps are the reference (docs/accuracy.md).  Other methods keep their digits on most machines; this
-file decides, once per model, whether a machine is one of them.
+file decides once per model whether they do.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torsor.model.model import Model
 
 Array = NDArray[Any]
 
-# Factoring M loses digits by the ratio of a diagonal entry to its pivot.  On 1900 random stiff arms the error was at
-# most twice this ratio times that of the sweeps, often close to it: method="auto" gives up two digits at most.
+# Factoring M loses digits in the ratio of a diagonal entry to its pivot.  On 1900 random stiff arms the error was at
+# most twice this ratio times that of the sweeps, often close to it: method="auto" loses two digits at most.
 EVEN = 1e2
 # Regrouped masses (`compiler.frames.regroup`) were at most 25 times less accurate on arms of 30 joints up to this
 # ratio; beyond it, up to 1e5 times.
 REGROUPED = 1e6
-# Bounds are cached for this many models only: a cache keeps its models, and all code compiled for them, alive.
+# Bounds are cached only for this many models: a cache keeps its models, and all code compiled for them, alive.
 FEW_MODELS = 4
 
 
@@ -37,8 +37,8 @@ def pivot_ratio(model: Model) -> float:
 def may_regroup(model: Model) -> bool:
     """Whether masses can be regrouped without losing digits.
 
-    Masses move across constant placements, so it does not matter how far joints slide.  Massless bodies lose nothing:
-    no loss was seen on arms in which every other body was massless.
+    Masses move across constant placements, so the travel of sliding joints does not matter.  Massless bodies lose
+    nothing: no loss was seen on arms in which every other body was massless.
     """
     return bool(pivot_ratios(model, slide=0.0)[model.mass > 0].max() <= REGROUPED)
 
@@ -47,8 +47,8 @@ def pivot_ratios(model: Model, slide: float = np.inf) -> Array:
     """Per body, a bound on M_ii / d_i for its freedoms, in any configuration.
 
     A pivot is the inertia that freedom i moves when all freedoms beyond it are free: at least that of its own body.  A
-    diagonal entry is the inertia that it moves when these are locked: at most that of all bodies it carries, with the
-    chain stretched out.  `slide` is the largest displacement of sliding joints.
+    diagonal entry is the inertia that it moves when these are locked: at most that of all bodies that it carries, with
+    the chain stretched out.  `slide` is the largest displacement of sliding joints.
     """
     slides = np.array([joint.slides for joint in JOINTS])[model.joint]
     step = np.linalg.norm(model.p, axis=1) + np.where(slides, slide, 0.0)
@@ -57,21 +57,21 @@ def pivot_ratios(model: Model, slide: float = np.inf) -> Array:
         square[:, None, None] * np.eye(3) - model.com[:, :, None] * model.com[:, None, :]
     )
     carried = model.mass.copy()
-    moment = np.trace(about_joint, axis1=1, axis2=2) / 2  # sum of m r^2: no moment of inertia is larger
+    moment = np.trace(about_joint, axis1=1, axis2=2) / 2  # sum of m r^2, an upper bound of the moments of inertia
     for i in range(model.n - 1, -1, -1):
         if (parent := model.parent[i]) >= 0:
             moment[parent] += (np.sqrt(moment[i]) + step[i] * np.sqrt(carried[i])) ** 2
             carried[parent] += carried[i]
     with np.errstate(divide="ignore", invalid="ignore"):
         turning, sliding = _own_inertias(model, about_joint, square)
-        along = model.pitch**2  # of a helical joint, which turns and slides at once
+        along = model.pitch**2  # a helical joint turns and slides together
         turned = np.where(np.isinf(turning), 0.0, (moment + along * carried) / (turning + along * model.mass))
         ratios = np.maximum(turned, carried / sliding)
     return np.where(np.isnan(ratios), np.inf, ratios)  # NaN: neither the body nor those it carries have an inertia
 
 
 def _own_inertias(model: Model, about_joint: Array, square: Array) -> tuple[Array, Array]:
-    """The least inertia of its own body that a freedom turns and shifts; infinite if the joint has no such freedom."""
+    """The least inertia of the own body in rotation and in translation; infinite without such a freedom."""
     smallest, central = (np.linalg.eigvalsh(I)[:, 0].clip(0.0) for I in (about_joint, model.inertia))
     shifted = 1 / (1 / model.mass + square / central)  # the body is free to turn
     about_axis = np.einsum("ni,nij,nj->n", model.axis, about_joint, model.axis)

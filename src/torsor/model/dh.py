@@ -1,13 +1,13 @@
-"""Denavit-Hartenberg tables: two conventions, any of the four parameters as the joint's variable.
+"""Denavit-Hartenberg tables: two conventions, with any of the four parameters as the joint variable.
 
 A row is two screw motions, one along and about x by (a, alpha), one along and about z by (d, theta):
 
     craig      T_{k-1,k} = screw_x(a, alpha) screw_z(d, theta)    Lee et al. 2007, Eq. 23 (b, beta, c, gamma)
     standard   T_{k-1,k} = screw_z(d, theta) screw_x(a, alpha)    Saha 2001, Appendix A (b, theta, a, alpha)
 
-The joint moves one of the screws: T = A exp(S q) B, with B = 1 if that is the second one. torsor puts the
-body's frame at its joint, so body k is placed on body k-1 at B_{k-1} A_k. Both papers give the mass properties in the
-DH frame of the link; these are moved by B_k. (Saha's frame i+1 is that of link i.)
+The joint moves one of the screws: T = A exp(S q) B, with B = 1 if it is the second one. torsor puts the body's frame at
+its joint, so body k is placed on body k-1 at B_{k-1} A_k. Both papers give the mass properties in the DH frame of the
+link; these are transformed by B_k. (Saha's frame i+1 is that of link i.)
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torsor.validate import array, chosen, flag, shown
 Array = NDArray[Any]
 Placement = tuple[Array, Array]  # (R, p), one row per link
 
-# cos and sin this small come from right angles typed as doubles (cos of pi/2 is 6e-17): the table means zero,
+# Cosines and sines this small come from right angles typed as doubles (cos of pi/2 is 6e-17): the table means zero,
 # and the compiler drops exact zeros.
 RIGHT_ANGLE = 1e-15
 X, Z = 0, 2
-# For each variable: does it turn the link?, and along which axis does it move?
+# For each variable: whether it turns the link, and the axis of its motion.
 MOVES = {"theta": (True, Z), "d": (False, Z), "alpha": (True, X), "a": (False, X)}
 
 
@@ -103,7 +103,7 @@ def _mass_centre(com: ArrayLike | None, r: ArrayLike | None) -> Array:
 
 
 def _moves(variable: str | Sequence[str]) -> Array:
-    """For each row (does the joint turn?, along which axis does it move?)."""
+    """For each row: (whether the joint turns, the axis of its motion)."""
     names = np.atleast_1d(array("variable", variable)).tolist()
     for i, name in enumerate(names):
         if not isinstance(name, str) or name not in MOVES:
@@ -112,7 +112,7 @@ def _moves(variable: str | Sequence[str]) -> Array:
 
 
 def _screw(axis: int, length: Array, angle: Array) -> Placement:
-    """A turn about a coordinate axis and a shift along it."""
+    """A rotation about a coordinate axis and a shift along it."""
     c, s = (np.where(np.abs(f) < RIGHT_ANGLE, 0.0, f) for f in cosine_and_sine(angle))
     i, j = (axis + 1) % 3, (axis + 2) % 3
     R, p = np.zeros((len(angle), 3, 3)), np.zeros((len(angle), 3))
@@ -140,7 +140,7 @@ def _choose(condition: Array, f: Placement, g: Placement) -> Placement:
 
 
 def _shifted(f: Placement) -> Placement:
-    """Row k holds f of row k - 1; the first row is the identity."""
+    """Row k is row k - 1 of f; the first row is the identity."""
     R, p = _at_rest(len(f[1]))
     return np.concatenate([R[:1], f[0][:-1]]), np.concatenate([p[:1], f[1][:-1]])
 

@@ -1,7 +1,7 @@
-"""What a file says of a machine beyond its dynamics: names of joints, couplings, actuators, named configurations,
+"""Information about a machine beyond its dynamics: names of joints, couplings, actuators, named configurations,
 shapes to draw, and notes on how the file was read.
 
-Bodies are given by number; -1 is the base.  Of all this only the couplings act on the dynamics.
+Bodies are given by number; -1 is the base.  Only the couplings act on the dynamics.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 INF = float("inf")
 GREY = (0.7, 0.72, 0.75, 1.0)
-# The shapes that can be drawn, with the number of their sizes (metres; of a mesh: its scale).
+# The shapes that can be drawn, with the number of their sizes (in metres; for a mesh, its scale).
 SHAPES = {"box": 3, "sphere": 1, "cylinder": 2, "capsule": 2, "ellipsoid": 3, "mesh": 3}
 
 
 class Note(NamedTuple):
     """One remark on a file.
 
-    kind   "repair": numbers were changed;  "ignored": torsor does not model this;  "read": how something was understood
+    kind   "repair": numbers were changed;  "ignored": torsor does not model this;  "read": how something was
+    interpreted
            "invented": the file gave no masses at all
     where  the element of the file
     """
@@ -57,8 +58,8 @@ class Coupling(NamedTuple):
 class Actuator(NamedTuple):
     """A named input u.  Its force is gain u + bias . (1, length, speed), clipped to `effort`.
 
-    gear     (freedom, ratio) pairs: tau = ratio x force there, and length and speed are the sums of ratio x q and v
-    control  the least and the greatest u
+    gear     (freedom, ratio) pairs: tau = ratio x force there; length and speed are the sums of ratio x q and ratio x v
+    control  the smallest and the largest u
     """
 
     name: str
@@ -82,14 +83,14 @@ class Visual(NamedTuple):
     R: tuple[tuple[float, ...], ...] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
     p: tuple[float, ...] = (0.0, 0.0, 0.0)
     color: tuple[float, ...] = GREY  # red, green, blue, opacity, from 0 to 1
-    file: str = ""  # of a mesh
+    file: str = ""  # the file of a mesh
 
 
 @dataclass(frozen=True)
 class Extras:
     """The records of this file, as a Model keeps them."""
 
-    joint_names: tuple[str, ...] = ()  # one per body; empty: those of the bodies
+    joint_names: tuple[str, ...] = ()  # one per body; empty: the names of the bodies
     couplings: tuple[Coupling, ...] = ()
     actuators: tuple[Actuator, ...] = ()
     keyframes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # name -> q
@@ -120,7 +121,7 @@ class Extras:
         return Extras, tuple(self.plain().values())
 
     def plain(self) -> dict[str, Any]:
-        """The records as lists, dictionaries, words and numbers, which any file can hold."""
+        """The records as lists, dictionaries, words and numbers, for any file format."""
         rows = {key: [row._asdict() for row in getattr(self, key)] for key in RECORDS}
         return {f.name: rows.get(f.name, getattr(self, f.name)) for f in fields(self)} | {
             "joint_names": list(self.joint_names),

@@ -1,17 +1,17 @@
-"""What joints do by themselves, and what they may do: numbers per degree of freedom of a Model, (nv,) each.
+"""Passive quantities and limits of joints: numbers per degree of freedom of a Model, (nv,) each.
 
     damping     viscous friction: -damping v               armature   inertia of a rotor, adds to M_kk
     friction    dry friction: -friction sign(v)            effort     the largest |tau| of its drive
     stiffness   of a spring that pulls the joint to rest   speed      the |v| up to which its drive pushes
     rest        the displacement from the neutral configuration at which the spring is slack: the coordinate itself,
-                or a rotation vector (a twist) where the coordinates hold a quaternion
+                or a rotation vector (a twist) where the coordinates include a quaternion
     lower, upper   limits of the coordinate; infinite where a joint has no coordinate that is the integral of v
-    stop_stiffness, stop_damping   of the stops at these limits; 0: from the inertia that the joint feels (`motion.law`)
+    stop_stiffness, stop_damping   of the stops at these limits; 0: from the inertia at the joint (`motion.law`)
 
-The rotors of a free joint resist accelerations in its parent's axes, as a mass without weight does (`Free.rotor_bias`).
-
-Units: N m, rad and s for turns, N, m and s for shifts; armature in kg m^2 or kg.  `simulate` and `rollout` let all of
-these act.  The functions of the dynamics know the armature only: their tau is the whole torque at a joint.
+The rotors of a free joint resist accelerations in its parent's axes, like a mass without weight (`Free.rotor_bias`).
+Units: N m, rad and s for rotations, N, m and s for translations; armature in kg m^2 or kg.  All of these act in
+`simulate` and `rollout`.  The functions of the dynamics use only the armature: their tau is the total torque at a
+joint.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEFAULTS = {
 }  # fmt: skip
 
 
-# The freedoms of each joint code, and of the code of a fixed joint; and which types have a coordinate for every limit.
+# The number of freedoms per joint code, including that of a fixed joint; and the types with a coordinate per limit.
 WIDTHS = np.array([*(joint.nv for joint in JOINTS), 0])
 LIMITABLE = np.array([min(joint.limited) >= 0 for joint in JOINTS])
 
@@ -62,7 +62,7 @@ class Freedoms(TypedDict, total=False):
 
 
 def filled(model: Model, key: str) -> Array:
-    """The quantity of a model as (nv,), read-only; defaults take no memory, and fit any number of freedoms."""
+    """A quantity of a model as (nv,), read-only; defaults take no memory."""
     value, default = real_array(key, getattr(model, key), finite=False), DEFAULTS[key]
     if value.item() == default if value.ndim == 0 else (value == default).all():
         return _repeated(default, model.nv)
@@ -90,7 +90,7 @@ def nondefault(model: Model, body: int | None = None) -> dict[str, Array]:
 
 
 def one_body(label: str, joint: str, given: Mapping[str, Any]) -> dict[str, Array]:
-    """The quantities that are given for one body, an array each."""
+    """The quantities given for one body, as arrays."""
     rows = {}
     for key, value in _known(given).items():
         count = 0 if joint == "fixed" else joint_named(joint).nv
@@ -102,7 +102,7 @@ def one_body(label: str, joint: str, given: Mapping[str, Any]) -> dict[str, Arra
 
 
 def columns(joints: Sequence[str], rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The quantities of bodies given one by one: one array for all, for each quantity that some body has."""
+    """The quantities of bodies given one by one: one array per quantity that some body has."""
     moving = [(joint_named(joint).nv, row) for joint, row in zip(joints, rows) if joint != "fixed"]
     return {
         key: np.concatenate([row.get(key, np.full(nv, default)) for nv, row in moving])
@@ -130,13 +130,14 @@ def reordered(given: Mapping[str, Any], joint: Array, order: Array) -> dict[str,
 
 
 def check_freedoms(model: Model) -> None:
-    """Raise a ModelError naming the body of a number that cannot be."""
+    """Raise a ModelError that names the body of an invalid number."""
     for key, bad, why in faults(model, nondefault(model)):
         _refuse(model, key, bad, why)
 
 
 def faults(model: Model, given: Mapping[str, Array]) -> Iterator[tuple[str, Array, str]]:
-    """Of quantities (..., nv): the name, which numbers cannot be, and why; the model gives those that are not given."""
+    """For quantities (..., nv): name, mask of invalid numbers, and reason; missing quantities are those of the
+    model."""
     for key, x in given.items():
         infinite = np.isinf(DEFAULTS[key])
         bad = np.isnan(x) if infinite else ~np.isfinite(x)
@@ -152,7 +153,7 @@ def faults(model: Model, given: Mapping[str, Array]) -> Iterator[tuple[str, Arra
 
 
 def limited_coordinates(model: Model) -> Array:
-    """(nv,) the coordinate that each freedom's limits are limits of; -1 where there is none."""
+    """(nv,) the coordinate that the limits of each freedom bound; -1 if there is none."""
     coordinates = np.zeros(model.nv, dtype=np.int64)
     for joint, q_columns, v_columns in model.joint_groups:
         limited = np.array(joint.limited)

@@ -1,11 +1,12 @@
 """Joint types.  Everything specific to a type of joint is in its class.
 
-A joint places its body at f = M exp(...).  `exp` is that motion, `subspace` the directions S it moves in (V = S v in
-the child's frame), `subspace_rate` is dS/dt, and `reactions` are the wrenches it transmits without doing work.  These,
-and the maps between coordinates and velocities, are written over any scalar (`torsor.linalg`): algorithms,
-integrators and compiled code use the same methods.  `integrate`, `difference` and `random` work on NumPy arrays.
+A joint places its body at f = M exp(...).  `exp` is that motion, `subspace` has the directions S of the motion (V = S v
+in the child's frame), `subspace_rate` is dS/dt, and `reactions` are the wrenches that the joint transmits without doing
+work.  These, and the maps between coordinates and velocities, are written over any scalar (`torsor.linalg`):
+algorithms, integrators and compiled code use the same methods.  `integrate`, `difference` and `random` work on NumPy
+arrays.
 
-To add a joint: write a class and put an instance into `JOINTS` (its place there is its code in `Model.joint`).
+To add a joint: write a class and put an instance into `JOINTS` (its index there is its code in `Model.joint`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ FORCE_UNITS = {RADIAN: "N m", METRE: "N"}
 class Joint:
     """One type of joint.  Coordinates q (nq of them), velocities v (nv); v = dq/dt unless the class says otherwise.
 
-    Every coordinate and every velocity has a name, empty where there is only one, and a unit (for a velocity: the unit
-    of the quantity whose rate it is).
+    Every coordinate and every velocity has a name, empty if there is only one, and a unit (for a velocity: the unit of
+    its time integral).
     """
 
     name: ClassVar[str]
@@ -40,10 +41,10 @@ class Joint:
     velocities: ClassVar[tuple[tuple[str, str], ...]]  # default: those of the coordinates
     axial: ClassVar[bool] = False  # all motion is about and along `axis`
     has_pitch: ClassVar[bool] = False
-    only_turns: ClassVar[bool] = False  # the only motion is a turn about `axis`
+    only_turns: ClassVar[bool] = False  # the only motion is a rotation about `axis`
     flat: ClassVar[bool] = True  # dq/dt = v
-    quaternion: ClassVar[slice] = slice(0, 0)  # the place of the quaternion in q, if there is one
-    locking: ClassVar[tuple[int, ...]] = ()  # the angles in q at whose right angles two axes of the joint coincide
+    quaternion: ClassVar[slice] = slice(0, 0)  # the quaternion's entries in q, if there is one
+    locking: ClassVar[tuple[int, ...]] = ()  # the entries of q at whose right angles two axes of the joint coincide
 
     def __init_subclass__(cls) -> None:
         if "coordinates" in vars(cls):
@@ -79,7 +80,7 @@ class Joint:
 
     @property
     def neutral(self) -> tuple[float, ...]:
-        """The coordinates of no motion."""
+        """The coordinates at which exp is the identity."""
         return (0.0,) * self.nq
 
     def rate(self, q: Vec, v: Vec) -> Vec:
@@ -109,7 +110,7 @@ class Joint:
 
     @property
     def limited(self) -> tuple[int, ...]:
-        """For each velocity, the coordinate that limits of it are limits of; -1 where there is none."""
+        """For each velocity, the coordinate that its limits bound; -1 if there is none."""
         return tuple(range(self.nv)) if self.flat else (-1,) * self.nv
 
     def stepped(self, q: Vec, v: Vec, a: Vec, h: Scalar) -> tuple[Vec, Vec]:
@@ -120,12 +121,12 @@ class Joint:
     # ---- springs ----
 
     def spring(self, q: Vec, rest: Vec, stiffness: Vec) -> tuple[Vec, Vec]:
-        """Minus the gradient of sum_k stiffness_k e_k^2 / 2, e = `elongation`, and how much each torque falls with its
-        freedom."""
+        """Minus the gradient of sum_k stiffness_k e_k^2 / 2, e = `elongation`, and minus the derivative of each torque
+        with respect to its freedom."""
         return Vec.of(k * (r - x) for k, r, x in zip(stiffness, rest, q)), stiffness
 
     def elongation(self, q: Array, rest: Array) -> Array:
-        """How far springs at the freedoms are stretched, (..., nv)."""
+        """The elongation of springs at the freedoms, (..., nv)."""
         return q - rest
 
     # ---- the Lie group of the joint: moving along the velocity y for unit time ----
@@ -135,7 +136,7 @@ class Joint:
         return q + y
 
     def carried(self, y: Vec, p: Vec) -> Vec:
-        """Ad_{exp y}^T p: a momentum fixed in space, seen in the body's frame after the motion y."""
+        """Ad_{exp y}^T p: a momentum fixed in space, in the body's frame after the motion y."""
         return p
 
     def averaged(self, y: Vec, p: Vec) -> Vec:
@@ -173,12 +174,12 @@ class Joint:
 
 
 class Axial(Joint):
-    """Turns about `axis` and shifts along it: `screws` gives the turn and the shift per unit of each coordinate."""
+    """Rotates about `axis` and shifts along it: `screws` gives both per unit of each coordinate."""
 
     axial = True
 
     def screws(self, pitch: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
-        """(turn, shift) for each coordinate."""
+        """(rotation, shift) for each coordinate."""
         raise NotImplementedError
 
     @property
@@ -277,7 +278,7 @@ SHIFTS = tuple(Spatial.unit(k) for k in (3, 4, 5))
 
 
 class Universal(Joint):
-    """q: a turn about x, then one about the y axis that has turned with it."""
+    """q: angles about x, then about the y axis after the first rotation."""
 
     name = "universal"
     coordinates = (("x", RADIAN), ("y", RADIAN))
@@ -293,12 +294,12 @@ class Universal(Joint):
         return Subspace((Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])) * v[1], ZERO), Spatial.zero()))
 
     def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
-        """All forces, and the moment along the axis about which neither turn acts."""
+        """All forces, and the moment along the axis that is normal to both joint axes."""
         return (Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])), ZERO), *SHIFTS)
 
 
 class Gimbal(Joint):
-    """q: turns about x, about the y axis that has turned with it, and about the z axis that has turned with both.
+    """q: angles about x, then about the rotated y axis, then about the twice rotated z axis.
 
     Where the second angle is a right angle, the first and the last axis coincide and M is singular.
     """
@@ -329,7 +330,7 @@ class Gimbal(Joint):
 
 
 class Planar(Joint):
-    """q: (x, y, theta), a shift in the plane z = 0 of the joint's frame, then a turn about z."""
+    """q: (x, y, theta), a shift in the plane z = 0 of the joint's frame, then a rotation about z."""
 
     name = "planar"
     coordinates = (("x", METRE), ("y", METRE), ("theta", RADIAN))
@@ -354,7 +355,7 @@ class Planar(Joint):
 
 
 class Spherical(Joint):
-    """q: a quaternion (w, x, y, z), of any length but zero; v: the angular velocity in the body's frame."""
+    """q: a quaternion (w, x, y, z) of any nonzero length; v: the angular velocity in the body's frame."""
 
     name = "spherical"
     coordinates = (("w", NONE), ("x", NONE), ("y", NONE), ("z", NONE))
@@ -453,7 +454,7 @@ class Free(Joint):
     def rotor_bias(self, armature: Vec, x: Vec, y: Vec) -> Vec:
         """The linear momentum p = A y changes direction with the body: w x p, and the moment v x p.
 
-        With the same A for x, y and z, as in MuJoCo, this is a mass that follows the body without weight.
+        With equal entries of A for x, y and z, as in MuJoCo, this is a weightless mass that follows the body.
         """
         (w, v), p = Spatial.of(x), Vec.of(a * yk for a, yk in zip(armature[3:], y[3:]))
         return Vec(*cross(v, p), *cross(w, p))
@@ -523,7 +524,7 @@ class Free(Joint):
     def stepped(self, q: Vec, v: Vec, a: Vec, h: Scalar) -> tuple[Vec, Vec]:
         """The linear velocity turns with the body: R v changes by h R (a + omega x v).
 
-        As a vector in the body's axes alone, v + h a would grow with every turn.
+        With v + h a in the body's axes instead, the speed would grow with every rotation.
         """
         turn, (omega, linear), (alpha, bend) = Vec(*q[3:]), Spatial.of(v), Spatial.of(a)
         turned, omega_new = SPHERICAL.stepped(turn, omega, alpha, h)
@@ -532,7 +533,7 @@ class Free(Joint):
         return after, Vec(*omega_new, *(lie.quaternion_to_matrix(turned).T @ moving))
 
     def spring(self, q: Vec, rest: Vec, stiffness: Vec) -> tuple[Vec, Vec]:
-        """As at a ball joint, and springs along the axes of the parent, seen from the body."""
+        """As at a ball joint, and springs along the axes of the parent, in the body's axes."""
         R = lie.quaternion_to_matrix(Vec(*q[3:]))
         moment, turning = SPHERICAL.spring(Vec(*q[3:]), Vec(*rest[3:]), Vec(*stiffness[:3]))
         pull = Vec.of(k * (r - x) for k, r, x in zip(stiffness[3:], rest[:3], q[:3]))

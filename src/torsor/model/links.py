@@ -1,4 +1,4 @@
-"""`Link`: one body as an algorithm sees it, with its numbers as scalars of any type."""
+"""`Link`: the constants of one body for algorithms, as scalars of any type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link:
-    """A body and the joint it hangs on: f = M exp(q), inertia about the frame's origin.
+    """A body and the joint to its parent: f = M exp(q), inertia about the frame's origin.
 
     The armature is the inertia of the joint's rotors, one per freedom, which adds to the diagonal of M.
     """
@@ -36,11 +36,11 @@ class Link:
             object.__setattr__(self, "armature", Vec.zero(self.joint.nv))
 
     def rotors(self, here: Any) -> Vec:
-        """The inertias that add to the joint's pivot: its armature, and what an input adds to that."""
+        """The inertias that add to the joint's pivot: its armature and the input `added_inertia`."""
         return self.armature if here.added_inertia is None else self.armature + here.added_inertia
 
     def with_rotors(self, x: Vec, v: Vec | None) -> Vec:
-        """x + armature v: what a rotor adds to a torque (v its acceleration) or to a momentum (v its velocity)."""
+        """x + armature v: a torque plus that of the rotors (v: acceleration), or a momentum (v: velocity)."""
         if v is None:
             return x
         return Vec.of(xk if is_literal(rotor, 0.0) else xk + rotor * vk for xk, rotor, vk in zip(x, self.armature, v))
@@ -59,7 +59,7 @@ class Link:
         return tau + self.rotor_bias(here.v, here.v) if self.turns_rotors and here.v is not None else tau
 
     def left_over(self, tau: Vec, here: Any) -> Vec:
-        """tau - B(v, v): what is left of a torque for accelerations and for what the joint transmits."""
+        """tau - B(v, v): the part of a torque that accelerates the rotors and is transmitted by the joint."""
         return tau - self.rotor_bias(here.v, here.v) if self.turns_rotors else tau
 
     def exp(self, q: Vec) -> Pose:
@@ -80,23 +80,23 @@ class Link:
         return self.joint.reactions(q, self.axis, self.pitch)
 
     def from_body(self, F: Spatial) -> Spatial:
-        """A wrench given in the model's body frame, in the frame this link is expressed in."""
+        """Transform a wrench from the model's body frame to the frame of this link."""
         return F
 
     def body_frame(self) -> Rigid:
-        """The model's body frame, seen from the frame this link is expressed in."""
+        """The model's body frame relative to the frame of this link."""
         return Rigid(Mat.identity(), Vec.zero())
 
     def body_pose(self, f: Rigid) -> Rigid:
-        """The pose of the model's body frame, given the pose of the frame this link is expressed in."""
+        """The pose of the model's body frame, given the pose of this link's frame."""
         return f
 
     def body_twist(self, V: Spatial) -> Spatial:
-        """A twist in the model's body frame, given in the frame this link is expressed in."""
+        """Transform a twist from the frame of this link to the model's body frame."""
         return V
 
     def placed(self, here: Any) -> tuple[Product, Subspace]:
-        """(f, S) at `here`: kept there by an earlier pass, or computed anew."""
+        """(f, S) at `here`: kept there by an earlier pass, or computed."""
         if here.E is None:
             return Product((self.M, self.exp(here.q))), self.S(here.q)
         return Product((self.M, here.E)), here.S

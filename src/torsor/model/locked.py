@@ -1,4 +1,4 @@
-"""A model some of whose joints are held: their bodies merge into those they hang on."""
+"""A model with some joints locked: their bodies merge into their parents."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ BODIES = ("axis", "pitch", "R", "p", "mass", "com", "inertia")
 
 
 def locked(model: Model, joints: Mapping[str, ArrayLike]) -> Model:
-    held = _positions(model, joints)
-    if len(held) == model.n:
+    fixed = _positions(model, joints)
+    if len(fixed) == model.n:
         raise ModelError(f"all joints of {model!r} are locked: nothing is left that moves")
     rows: dict[str, Any] = {name: getattr(model, name).copy() for name in BODIES}
     every = links(model)
-    for i, q in held.items():
+    for i, q in fixed.items():
         f = every[i].pose(Vec.of(q.tolist())).as_rigid()
         rows["R"][i], rows["p"][i], rows["pitch"][i] = np.array(f.R), np.array(f.p), 0.0
     names = tuple(model.names)
-    types = ["fixed" if i in held else JOINTS[code].name for i, code in enumerate(model.joint.tolist())]
-    left_q, left_v = (_left(start, held) for start in (model.q_start, model.v_start))
+    types = ["fixed" if i in fixed else JOINTS[code].name for i, code in enumerate(model.joint.tolist())]
+    left_q, left_v = (_remaining(start, fixed) for start in (model.q_start, model.v_start))
     rest: dict[str, Any] = {key: x[left_v] for key, x in nondefault(model).items()}
     words = {name: getattr(model, name) for name in ("name", "gravity", "allow_degenerate")}
     fields = assemble(model.parent, types, names=names, **words, **rows, **rest)
     places: dict[int, Frame] = {-1: Frame(-1, np.eye(3), np.zeros(3))}
     for i, name in enumerate(names):
-        places[i] = fields["frames"][name] if i in held else Frame(fields["names"].index(name), np.eye(3), np.zeros(3))
+        places[i] = fields["frames"][name] if i in fixed else Frame(fields["names"].index(name), np.eye(3), np.zeros(3))
     fields["frames"] |= {name: _on(places[frame.body], frame.R, frame.p) for name, frame in model.frames.items()}
-    return type(model)(**fields, extras=_extras(model, held, places, left_q, left_v))
+    return type(model)(**fields, extras=_extras(model, fixed, places, left_q, left_v))
 
 
 def _positions(model: Model, joints: Mapping[str, ArrayLike]) -> dict[int, Array]:
-    """The coordinates of every locked joint; joints that follow a locked one are locked where they follow to."""
+    """The coordinates of every locked joint; joints that follow a locked one are locked at their coupled positions."""
     if not isinstance(joints, Mapping):
         raise ArgumentError(f'joints must be a dictionary such as {{"finger": 0.02}}, not {shown(joints)}')
-    q, held = model.neutral(), []
+    q, fixed = model.neutral(), []
     for name, x in joints.items():
         body = model.frame(name).body
         if name in model.frames or body < 0:
@@ -61,28 +61,30 @@ def _positions(model: Model, joints: Mapping[str, ArrayLike]) -> dict[int, Array
         own, width = slice(*model.q_start[body : body + 2]), JOINTS[model.joint[body]].nq
         shapes: list[tuple[int, ...]] = [(width,), ()] if width == 1 else [(width,)]
         q[own] = real_array(f"the position of {name!r}", x, *shapes)
-        held.append(body)
+        fixed.append(body)
     for follower, leader, *_ in model.couplings:
-        if leader in held and follower not in held:
-            held.append(follower)
-        elif follower in held and leader not in held:
+        if leader in fixed and follower not in fixed:
+            fixed.append(follower)
+        elif follower in fixed and leader not in fixed:
             raise ModelError(f"joint {model.names[follower]!r} follows {model.names[leader]!r}: lock that one")
     q = model.coupled(q)
-    return {i: q[slice(*model.q_start[i : i + 2])] for i in sorted(held)}
+    return {i: q[slice(*model.q_start[i : i + 2])] for i in sorted(fixed)}
 
 
-def _left(start: Array, held: Mapping[int, Any]) -> Array:
+def _remaining(start: Array, fixed: Mapping[int, Any]) -> Array:
     """The coordinates, or the freedoms, of the joints that still move."""
-    gone = [np.arange(start[i], start[i + 1]) for i in held]
-    return np.setdiff1d(np.arange(start[-1]), np.concatenate([*gone, np.zeros(0, int)]))
+    removed = [np.arange(start[i], start[i + 1]) for i in fixed]
+    return np.setdiff1d(np.arange(start[-1]), np.concatenate([*removed, np.zeros(0, int)]))
 
 
 def _on(place: Frame, R: Array, p: Array) -> Frame:
     return Frame(place.body, product(place.R, R), place.p + turned(place.R, p))
 
 
-def _extras(model: Model, held: Mapping[int, Any], places: Mapping[int, Frame], left_q: Array, left_v: Array) -> Extras:
-    """Couplings, actuators, keyframes and shapes of what still moves."""
+def _extras(
+    model: Model, fixed: Mapping[int, Any], places: Mapping[int, Frame], left_q: Array, left_v: Array
+) -> Extras:
+    """Couplings, actuators, keyframes and shapes of the remaining joints."""
     extras, freedom = model.extras, {int(k): i for i, k in enumerate(left_v)}
     visuals = []
     for shape in extras.visuals:
@@ -96,11 +98,11 @@ def _extras(model: Model, held: Mapping[int, Any], places: Mapping[int, Frame], 
         actuators += [actuator._replace(gear=gear)] if gear else []
     return replace(
         extras,
-        joint_names=tuple(name for i, name in enumerate(extras.joint_names) if i not in held),
+        joint_names=tuple(name for i, name in enumerate(extras.joint_names) if i not in fixed),
         couplings=tuple(
             c._replace(follower=places[c.follower].body, leader=places[c.leader].body)
             for c in extras.couplings
-            if c.follower not in held
+            if c.follower not in fixed
         ),
         actuators=tuple(actuators),
         keyframes={name: tuple(np.asarray(q)[left_q].tolist()) for name, q in extras.keyframes.items()},

@@ -1,11 +1,11 @@
 """Model: a tree of rigid bodies as a frozen struct of arrays.
 
-Body i hangs on body parent[i] (-1 is the base) by one joint. Its frame sits at that joint, and its pose in
+One joint connects body i to body parent[i] (-1 is the base). Its frame sits at that joint, and its pose in
 the parent's frame is
 
     f_{parent,i}(q_i) = (R_i, p_i) exp(S_i q_i)                               (Ploen & Park 1999, section II)
 
-with S_i the motion of the joint's type (see `joints.py`). Mass properties are those of the body alone, in its
+where S_i is the motion of the joint type (see `joints.py`). Mass properties are those of the body alone, in its
 own frame: `com` is the centre of mass, `inertia` the rotational inertia about it.
 """
 
@@ -47,22 +47,23 @@ _PHYSICS = ("parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inerti
 _DTYPE = {"parent": np.int64, "joint": np.uint8}
 NQ, NV = (np.array([getattr(joint, key) for joint in JOINTS]) for key in ("nq", "nv"))
 MOST_NAMES = 20  # in a message
-_DERIVED = ("q_start", "v_start", "joint_groups", "_index")  # of the arrays alone, computed when needed and kept
+_DERIVED = ("q_start", "v_start", "joint_groups", "_index")  # functions of the arrays alone, computed on demand
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
     r"""Hold a machine: a tree of rigid bodies, as frozen arrays in topological order, parent[i] < i.
 
-    Make one by `chain`, `tree`, `builder` or `from_dh`, or load it. The constructor takes finished arrays, checks them
-    and keeps read-only copies. `dataclasses.replace(model, gravity=...)` makes a changed model and checks it again.
+    Make a model by `chain`, `tree`, `builder` or `from_dh`, or load it. The constructor takes complete arrays, checks
+    them and keeps read-only copies. `dataclasses.replace(model, gravity=...)` makes a changed model and checks it
+    again.
 
     $$ f_{\mathrm{parent}, i}(q_i) = (R_i, p_i)\, e^{S_i q_i} $$
 
     Parameters
     ----------
     parent : (n,) array_like
-        The number of the body that each body hangs on; -1 is the base.
+        The number of each body's parent; -1 is the base.
     joint : (n,) array_like
         Codes of joint types (`torsor.model.JOINTS`).
     axis : (n, 3) array_like
@@ -72,29 +73,29 @@ class Model:
     R : (n, 3, 3) array_like
         Rotation of every joint in the parent's frame.
     p : (n, 3) array_like
-        Place of every joint in the parent's frame, in m.
+        Position of every joint in the parent's frame, in m.
     mass : (n,) array_like
-        In kg.
+        Masses, in kg.
     com : (n, 3) array_like
         Mass centres in the bodies' frames, in m.
     inertia : (n, 3, 3) array_like
-        About the mass centres, in the bodies' axes, in kg m^2.
+        Inertia tensors about the mass centres, in the bodies' axes, in kg m^2.
     gravity : (3,) array_like, default (0, 0, -9.81)
         The gravitational acceleration in the base's frame, in m/s^2.
     names : sequence of str, optional
-        Of the bodies. Default: link1, link2, ...
+        Names of the bodies. Default: link1, link2, ...
     frames : mapping of str to Frame, optional
-        Named frames, those of merged fixed bodies among them.
+        Named frames, including those of merged fixed bodies.
     name : str, default "model"
-        Of the machine.
+        The name of the machine.
     allow_degenerate : bool, default False
-        Point masses and rods, whose inertia is singular, are permitted.
+        Whether point masses and rods, whose inertia is singular, are permitted.
     damping : float or (nv,) array_like, default 0
         Viscous friction of every freedom, in N m s/rad or N s/m.
     friction : float or (nv,) array_like, default 0
         Dry friction, in N m or N.
     stiffness : float or (nv,) array_like, default 0
-        Of springs that pull the joints to `rest`, in N m/rad or N/m.
+        Stiffness of springs that pull the joints to `rest`, in N m/rad or N/m.
     rest : float or (nv,) array_like, default 0
         Displacement from the neutral configuration at which springs are slack.
     armature : float or (nv,) array_like, default 0
@@ -102,7 +103,7 @@ class Model:
     lower, upper : float or (nv,) array_like, default infinite
         Limits of the coordinates.
     stop_stiffness, stop_damping : float or (nv,) array_like, default 0
-        Of the stops at these limits; 0: from the inertia that the joint carries.
+        Stiffness and damping of the stops at these limits; 0: from the inertia that the joint carries.
     effort : float or (nv,) array_like, default infinite
         The largest torque or force of every drive.
     speed : float or (nv,) array_like, default infinite
@@ -117,12 +118,12 @@ class Model:
     q_start, v_start : (n + 1,) ndarray
         The coordinates of joint i are q[q_start[i]:q_start[i + 1]].
     key : str
-        A hash of the physics, by which compiled programs are found.
+        A hash of the physics; compiled programs are stored under it.
 
     Raises
     ------
     ModelError
-        The machine could not exist; the message names the body.
+        The machine is physically impossible; the message names the body.
 
     Examples
     --------
@@ -143,10 +144,10 @@ class Model:
     inertia: Array  # (n, 3, 3) about the com
     gravity: Array = field(default_factory=lambda: np.array(GRAVITY))  # (3,)
     names: Sequence[str] = ()  # empty: link1, link2, ...
-    frames: Mapping[str, Frame] = field(default_factory=dict)  # named frames, merged fixed bodies too
+    frames: Mapping[str, Frame] = field(default_factory=dict)  # named frames, including merged fixed bodies
     name: str = "model"
     allow_degenerate: bool = False  # point masses and rods permitted
-    # what the joints do by themselves and what they may do, (nv,) each: see freedoms.py
+    # passive quantities and limits of the joints, (nv,) each: see freedoms.py
     damping: Array = field(default_factory=lambda: np.array(0.0))
     friction: Array = field(default_factory=lambda: np.array(0.0))
     stiffness: Array = field(default_factory=lambda: np.array(0.0))
@@ -169,7 +170,7 @@ class Model:
         unused = ~AXIAL[self.joint]
         if (self.axis[unused] != (0.0, 0.0, 1.0)).any():  # an unused axis must not make models differ
             self._set("axis", _frozen(np.where(unused[:, None], (0.0, 0.0, 1.0), self.axis)))
-        # Articulated inertias must be exactly symmetric to keep their digits on long chains; so must these.
+        # Articulated inertias must be exactly symmetric to keep their digits on long chains, and so must body inertias.
         transposed = self.inertia.swapaxes(1, 2)
         if not np.array_equal(self.inertia, transposed):
             self._set("inertia", _frozen((self.inertia + transposed) / 2))
@@ -185,12 +186,12 @@ class Model:
 
     @classmethod
     def chain(cls, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]) -> Model:
-        """Build a serial chain: each body hangs on the one before it.
+        """Build a serial chain: the parent of each body is the previous one.
 
         Parameters
         ----------
         joint : str or sequence of str, default "revolute"
-            The type of all joints, or one per body.
+            The type of all joints, or one type per body.
         **links : (n, ...) array_like
             As in `tree`.
 
@@ -209,18 +210,18 @@ class Model:
 
     @classmethod
     def tree(cls, parent: ArrayLike, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]) -> Model:
-        """Build a tree of bodies: body i hangs on body parent[i]; -1 is the base.
+        """Build a tree of bodies: parent[i] is the parent of body i; -1 is the base.
 
-        Every argument of `links` is given once for all bodies or, with a leading axis n, once per body. Bodies keep
-        their order if each comes after its parent; else they are sorted, nearest the base first.
+        Every argument of `links` is given once for all bodies or, with a leading axis n, per body. Bodies keep
+        their order if each comes after its parent; otherwise they are sorted, those nearest the base first.
 
         Parameters
         ----------
         parent : (n,) array_like
-            The number of the body that each body hangs on.
+            The number of each body's parent.
         joint : str or sequence of str, default "revolute"
             revolute, prismatic, helical, cylindrical, universal, gimbal, spherical, planar, free or fixed. A fixed
-            body is merged into the one it hangs on; its name stays as a frame.
+            body is merged into its parent; its name stays as a frame.
         axis : (3,) array_like, default z
             Direction of a revolute, prismatic, helical or cylindrical joint in the body's frame.
         pitch : float, default 0
@@ -228,26 +229,26 @@ class Model:
         R, p : (3, 3), (3,) array_like
             Placement of the joint in the parent's frame. Default: at its origin.
         mass : float, default 0
-            In kg.
+            The mass, in kg.
         com : (3,) array_like, default 0
             The mass centre in the body's frame, in m.
         inertia : (3,) or (3, 3) array_like, default 0
-            About the mass centre, in the body's axes: principal moments or a tensor, in kg m^2. A 3x3 array is one
+            Principal moments or a tensor about the mass centre, in the body's axes, in kg m^2. A 3x3 array is one
             tensor for all bodies; for three bodies it is refused if its rows look like their principal moments.
         gravity : (3,) array_like, default (0, 0, -9.81)
-            In the base's frame, in m/s^2.
+            The gravitational acceleration in the base's frame, in m/s^2.
         names : sequence of str, optional
-            One per body. Default: link1, link2, ...
+            One name per body. Default: link1, link2, ...
         name : str, default "model"
-            Of the machine.
+            The name of the machine.
         n : int, optional
             The number of bodies, if no other argument determines it.
         allow_degenerate : bool, default False
-            Permit point masses and rods, whose inertia is singular.
+            Whether point masses and rods, whose inertia is singular, are permitted.
         damping, friction, stiffness, rest, armature, lower, upper, effort, speed : float or (nv,) array_like
-            Of the freedoms: one number for all, or one each in the order of the bodies.
+            Quantities of the freedoms: one number for all, or one per freedom in the order of the bodies.
         **links : (n, ...) array_like
-            These arguments, from `axis` on.
+            The arguments above, from `axis` on.
 
         Returns
         -------
@@ -257,7 +258,7 @@ class Model:
         Raises
         ------
         ModelError
-            The machine could not exist; the message names the body.
+            The machine is physically impossible; the message names the body.
         ArgumentError
             A shape does not fit.
 
@@ -276,16 +277,16 @@ class Model:
         Parameters
         ----------
         name : str, default "model"
-            Of the machine.
+            The name of the machine.
         gravity : (3,) array_like, default (0, 0, -9.81)
-            In the base's frame, in m/s^2.
+            The gravitational acceleration in the base's frame, in m/s^2.
         allow_degenerate : bool, default False
-            Permit point masses and rods.
+            Whether point masses and rods are permitted.
 
         Returns
         -------
         builder : Builder
-            Empty: `.add(...)` bodies, `.frame(...)`, then `.build()`.
+            An empty builder: call `.add(...)`, `.frame(...)`, then `.build()`.
 
         Examples
         --------
@@ -309,15 +310,15 @@ class Model:
         d, theta : (n,) array_like, default 0
             Length along and angle about the z axis (Lee 2007: c, gamma; Saha 2001: b, theta).
         variable : str or sequence of str, default "theta"
-            Which of the four the joint moves: "theta", "d", "alpha" or "a"; q adds to its value.
+            Which of the four parameters the joint moves: "theta", "d", "alpha" or "a"; q adds to its value.
         convention : str, default "craig"
             "craig" (x screw, then z screw) or "standard" (z screw, then x screw).
         degrees : bool, default False
-            Angles of the table are in degrees.
+            Whether the angles of the table are in degrees.
         com : (n, 3) array_like, default 0
-            Mass centres in the links' DH frames; or `r` (Saha), from the mass centre to the frame's origin.
+            Mass centres in the links' DH frames; or give `r` (Saha), from the mass centre to the frame's origin.
         **table : (n, ...) array_like
-            These arguments, and those of `tree` from `mass` on; inertias are in the axes of the links' DH frames.
+            The arguments above, and those of `tree` from `mass` on; inertias are in the axes of the links' DH frames.
 
         Returns
         -------
@@ -335,21 +336,21 @@ class Model:
     @classmethod
     def from_screws(cls, S: ArrayLike, M: ArrayLike, inertias: ArrayLike, *, axes: str = "space",
                     **links: Any) -> Model:  # fmt: skip
-        """Build a machine as a product of exponentials: screws and poses at the zero position.
+        """Build a machine as a product of exponentials, from screws and poses at the zero position.
 
-        The body frames of the model lie on the axes of the joints; the given ones are the frames `"<link>/home"`.
+        The body frames of the model lie on the axes of the joints; the given frames are kept as `"<link>/home"`.
 
         Parameters
         ----------
         S : (n, 6) array_like
-            The screw (omega, v) of each joint, omega of unit length; for a prismatic joint omega = 0 and v of unit
-            length. A screw with pitch is a helical joint.
+            The screw (omega, v) of each joint, with |omega| = 1; for a prismatic joint omega = 0 and |v| = 1. A screw
+            with pitch is a helical joint.
         M : (n, 4, 4) array_like
             The pose of a frame of each body in the base's frame, for example at the mass centre.
         inertias : (n, 6, 6) array_like
             [[J, m [c]], [-m [c], m 1]] of each body about that frame's origin, angular part first.
         axes : str, default "space"
-            Of the screws: "space" (the base's frame) or "body" (the frame M of the body).
+            The frame of the screws: "space" (the base's frame) or "body" (the frame M of the body).
         **links : (n, ...) array_like, optional
             parent (n,), for a tree; gravity, names, name, allow_degenerate, damping, ...: as in `tree`.
 
@@ -361,9 +362,9 @@ class Model:
         Raises
         ------
         ArgumentError
-            A shape does not fit, or a screw is none.
+            A shape does not fit, or a screw is invalid.
         ModelError
-            The machine could not exist.
+            The machine is physically impossible.
 
         Examples
         --------
@@ -393,27 +394,27 @@ class Model:
 
     @cached_property
     def q_start(self) -> Array:
-        """Where the coordinates of joint i are, (n + 1,): q[q_start[i]:q_start[i + 1]]."""
+        """The start of each joint's coordinates, (n + 1,): those of joint i are q[q_start[i]:q_start[i + 1]]."""
         return _starts(self.joint, NQ)
 
     @cached_property
     def v_start(self) -> Array:
-        """Where the velocities of joint i are, (n + 1,): v[v_start[i]:v_start[i + 1]]."""
+        """The start of each joint's velocities, (n + 1,): those of joint i are v[v_start[i]:v_start[i + 1]]."""
         return _starts(self.joint, NV)
 
     @cached_property
     def children_count(self) -> Array:
-        """The number of bodies that hang on each body, (n,)."""
+        """The number of children of each body, (n,)."""
         return _frozen(np.bincount(self.parent + 1, minlength=self.n + 1)[1:], np.int64)
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether every body hangs on the one before it."""
+        """Whether the parent of every body is the previous one."""
         return bool(np.array_equal(self.parent, np.arange(-1, self.n - 1)))
 
     @cached_property
     def key(self) -> str:
-        """A hash of the physics (every number, joint and parent; no names), by which compiled programs are found."""
+        """A hash of the physics (every number, joint and parent; no names); compiled programs are stored under it."""
         digest = blake2b(digest_size=16)
         for field_name in _PHYSICS:
             digest.update(getattr(self, field_name).tobytes())
@@ -435,17 +436,17 @@ class Model:
         return bool((self.mass == 0).any() or (moments[:, 0] <= 1e-12 * moments[:, 2]).any())
 
     def body_of_freedom(self, k: int) -> str:
-        """Name the body whose joint has a freedom.
+        """Name the body to whose joint a freedom belongs.
 
         Parameters
         ----------
         k : int
-            The number of the freedom: its place in v.
+            The number of the freedom: its index in v.
 
         Returns
         -------
         name : str
-            Of the body.
+            The name of the body.
         """
         return self.names[int(np.searchsorted(self.v_start, k, side="right")) - 1]
 
@@ -455,8 +456,8 @@ class Model:
         Returns
         -------
         parameters : (n, 10) ndarray
-            Of every body, about the origin of its frame: m, h = m c (x, y, z), J (xx, xy, xz, yy, yz, zz), in kg, kg m,
-            kg m^2.
+            Those of every body, about the origin of its frame: m, h = m c (x, y, z), J (xx, xy, xz, yy, yz, zz), in kg,
+            kg m, kg m^2.
         """
         return inertial_parameters(self)
 
@@ -476,7 +477,7 @@ class Model:
         Raises
         ------
         ModelError
-            A body could not exist.
+            A body is physically impossible.
         """
         return with_inertial_parameters(self, parameters)
 
@@ -491,12 +492,12 @@ class Model:
         Returns
         -------
         frame : Frame
-            `body` (-1 is the base), and its placement `R` (3, 3), `p` (3,) on that body; a named tuple.
+            A named tuple: `body` (-1 is the base) and the placement `R` (3, 3), `p` (3,) on that body.
 
         Raises
         ------
         ArgumentError
-            There is none; the message has names that are near.
+            There is no such frame; the message lists similar names.
         """
         if name is None:
             return Frame(-1, np.eye(3), np.zeros(3))
@@ -525,7 +526,7 @@ class Model:
         Parameters
         ----------
         frames : mapping of str to (str, (3, 3) array_like, (3,) array_like)
-            For every name the body or frame it sits on (None is the base), and its placement R, p there.
+            For every name the body or frame that carries it (None is the base), and its placement R, p there.
 
         Returns
         -------
@@ -535,7 +536,7 @@ class Model:
         Raises
         ------
         ModelError
-            A name is taken, a host is not there, or R is no rotation.
+            A name is taken, a body or frame is missing, or R is not a rotation.
         """
         more = {name: self._placed(name, *placement) for name, placement in placements(frames).items()}
         return replace(self, frames={**self.frames, **more})
@@ -564,11 +565,11 @@ class Model:
 
     @property
     def units(self) -> Units:
-        """Words for the units of its numbers; SI unless the extras say otherwise."""
+        """The units of the model's numbers, as words; SI unless the extras say otherwise."""
         return Units.of(self.extras.units)
 
     def with_extras(self, extras: Extras) -> Model:
-        """Make this model with other extras; all else is shared.
+        """Make this model with other extras; everything else is shared.
 
         Parameters
         ----------
@@ -578,12 +579,12 @@ class Model:
         Returns
         -------
         model : Model
-            The machine with these.
+            The machine with these extras.
 
         Raises
         ------
         ModelError
-            They do not fit the machine.
+            The extras do not fit the machine.
         """
         other = object.__new__(Model)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, extras=extras)
@@ -602,7 +603,7 @@ class Model:
         return self.extras.couplings
 
     def coupled(self, q: ArrayLike) -> Array:
-        """Set the coordinates of joints that follow others to what `couplings` say.
+        """Set the coordinates of joints that follow others according to `couplings`.
 
         Parameters
         ----------
@@ -620,14 +621,14 @@ class Model:
         return q
 
     def coupling_matrix(self) -> Array:
-        """Compute G with v = G y, y the velocities of the k freedoms that follow no other.
+        """Compute G with v = G y, where y are the velocities of the k freedoms that follow no other.
 
-        G^T M G, G^T bias and G^T tau are those of a machine with these freedoms only.
+        G^T M G, G^T bias and G^T tau are those of a machine with only these freedoms.
 
         Returns
         -------
         G : (nv, k) ndarray
-            The identity, if no joint follows another.
+            The identity if no joint follows another.
         """
         return coupling_matrix(self)
 
@@ -658,31 +659,31 @@ class Model:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What was repaired, ignored or understood in a particular way when the model's file was read."""
+        """What was repaired, ignored or interpreted when the model's file was read."""
         return self.extras.notes
 
     def locked(self, joints: Mapping[str, ArrayLike]) -> Model:
-        """Make the model in which some joints are held: a reduced model with fewer freedoms.
+        """Make the model in which some joints are locked: a reduced model with fewer freedoms.
 
-        The bodies of these joints merge into those they hang on, and their names stay as frames. Shapes, frames,
-        keyframes and actuators go along; joints that follow a locked one are locked, too.
+        The bodies of these joints merge into their parents, and their names stay as frames. Shapes, frames,
+        keyframes and actuators are kept; joints that follow a locked one are locked, too.
 
         Parameters
         ----------
         joints : mapping of str to float or (nq,) array_like
-            For every joint, by its name or that of its body, the coordinates at which it is held, in rad or m.
+            For every joint, by its name or that of its body, the coordinates at which it is locked, in rad or m.
 
         Returns
         -------
         model : Model
-            The model of the joints that are left, in the same order.
+            The model of the remaining joints, in the same order.
 
         Raises
         ------
         ArgumentError
             A name is not that of a joint, or the coordinates do not fit it.
         ModelError
-            Nothing would be left that moves, or a joint that follows another is locked without it.
+            No joint would remain, or a joint that follows another is locked without it.
 
         Examples
         --------
@@ -695,19 +696,19 @@ class Model:
 
     def view(self, q: ArrayLike | None = None, path: str | Path | None = None, *, live: bool = False,
              forces: Any = ()) -> Path:  # fmt: skip
-        """Show the model in the browser, or write the page that shows it; its joints can be turned there.
+        """Show the model in the browser, or write the page that shows it; the user can turn the joints there.
 
         Parameters
         ----------
         q : (nq,) or (m, nq) array_like, optional
-            The configuration, or several that are played one after the other, four per second. Default: the first
-            keyframe of its file, or the neutral configuration.
+            The configuration, or several to play, four per second. Default: the first keyframe of the model's file, or
+            the neutral configuration.
         path : str or Path, optional
-            Where the page is written. Default: a temporary file that is opened in the browser.
+            The file of the page. Default: a temporary file that is opened in the browser.
         live : bool, default False
             Whether the model moves in the page, by its own equations of motion, under gravity and the user's hand.
         forces : force or list, optional
-            What acts on it there, as in `simulate`: data that do not change in time.
+            Forces in the page, as in `simulate`: data that do not depend on time.
 
         Returns
         -------
@@ -726,9 +727,9 @@ class Model:
         return table.of_model(self)
 
     def order(self, names: Sequence[str]) -> tuple[Array, Array]:
-        """Find where the coordinates and the velocities of joints are.
+        """Find the indices of the coordinates and velocities of joints.
 
-        q[..., iq] and v[..., iv] are those of these joints, one joint after the other; q[..., iq] = x puts them back.
+        q[..., iq] and v[..., iv] are those of these joints, in the given order; q[..., iq] = x sets them.
 
         Parameters
         ----------
@@ -738,9 +739,9 @@ class Model:
         Returns
         -------
         iq : (k,) ndarray
-            Places in q.
+            Indices into q.
         iv : (m,) ndarray
-            Places in v.
+            Indices into v.
 
         Raises
         ------
@@ -750,7 +751,7 @@ class Model:
         try:
             given = [] if isinstance(names, str) else [str(name) for name in names if isinstance(name, str)]
             sound = len(given) == len(names)
-        except Exception:  # no list at all
+        except Exception:  # not a list
             sound = False
         if not sound:
             raise ArgumentError(f"names must be a list of names of joints, not {shown(names)}")
@@ -767,7 +768,7 @@ class Model:
 
     @cached_property
     def joint_groups(self) -> tuple[tuple[Joint, Array, Array], ...]:
-        """For each joint type present: the type, and its columns of q, (k, nq of it), and of v, (k, nv of it)."""
+        """For each joint type present: the type, and its columns in q, (k, joint.nq), and in v, (k, joint.nv)."""
         groups = []
         for code in np.flatnonzero(np.bincount(self.joint)):  # np.unique loads numpy.ma: half the time of a first call
             bodies, joint = np.flatnonzero(self.joint == code), JOINTS[code]
@@ -783,7 +784,7 @@ class Model:
         return _frozen(np.concatenate(columns) if columns else np.zeros(0, int), np.int64)
 
     def neutral(self) -> Array:
-        """Make the configuration with every joint at rest in its placement.
+        """Make the configuration in which no joint is displaced.
 
         Returns
         -------
@@ -856,7 +857,7 @@ class Model:
         Returns
         -------
         q : (..., nq) ndarray
-            Where it arrives; quaternions stay of unit length.
+            The configurations reached; quaternions stay of unit length.
         """
         q, dv = self._configuration("q", q), self._rows("dv", dv, self.nv)
         out = np.empty((*_batch("q and dv", q, dv), self.nq), np.result_type(q, dv))
@@ -875,7 +876,7 @@ class Model:
         Returns
         -------
         dv : (..., nv) ndarray
-            With integrate(q0, dv) = q1, in rad and m.
+            The dv with integrate(q0, dv) = q1, in rad and m.
         """
         q0, q1 = self._configuration("q0", q0), self._configuration("q1", q1)
         out = np.empty((*_batch("q0 and q1", q0, q1), self.nv), np.result_type(q0, q1))
@@ -897,7 +898,7 @@ class Model:
         q : (..., nq) ndarray
             Configurations.
         what : str, default "q"
-            What the message calls them.
+            Their name in the message.
 
         Raises
         ------
@@ -943,7 +944,7 @@ class Model:
         return hash(self.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as its fields and rebuilt by the constructor, so that the arrays stay read-only."""
+        """Pickle the fields and rebuild with the constructor, so that the arrays stay read-only."""
         values = [getattr(self, f.name) for f in fields(self)]
         return Model, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
@@ -961,14 +962,14 @@ def require_model(model: Any) -> None:
 
 
 def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Model") -> Array:
-    """A read-only contiguous copy. Even a read-only array is copied: an earlier view of it may still be writable."""
+    """A read-only contiguous copy. A read-only array is copied too: an earlier view of it may still be writable."""
     if type(x) is np.ndarray and x.dtype == dtype:
         frozen = x.copy(order="C")
     elif dtype is np.float64:
         frozen = real_array(what, x, finite=False).astype(dtype, order="C")  # check.py names the body of a NaN
     else:
         frozen = integer_array(what, x, dtype)
-    frozen += dtype(0)  # -0.0 is 0.0: the sign of a zero must not make models differ
+    frozen += dtype(0)  # -0.0 becomes 0.0: the sign of a zero must not make models differ
     frozen.flags.writeable = False
     return frozen
 

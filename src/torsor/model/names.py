@@ -11,7 +11,7 @@ from torsor.errors import ArgumentError
 from torsor.model.portable import product, turned
 from torsor.validate import shown
 
-SEARCHED, SHOWN = 500, 8  # names that are looked through for a message, and names in it
+SEARCHED, SHOWN = 500, 8  # names searched for a message, and names shown in it
 
 
 class Frame(NamedTuple):
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
 
 class BodyFrames(NamedTuple):
-    """A frame of the caller's choice on every body: Q (n, 4, 4) takes coordinates in the model's frames to those in it.
+    """Frames of the caller's choice, one per body: Q (n, 4, 4) transforms coordinates from the model's frames to these.
 
     Ploen & Park 1999, section II.C.
     """
@@ -44,10 +44,11 @@ class BodyFrames(NamedTuple):
     @property
     def key(self) -> bytes:
         """Equal for equal frames, whatever the signs of their zeros."""
+
         return (self.Q + 0.0).tobytes()
 
     def placed(self, frame: Frame) -> Frame:
-        """A frame that stays where it is on its body, seen from these frames."""
+        """A frame fixed on its body, expressed in these frames."""
         body, R, p = frame
         if body < 0:
             return frame
@@ -69,13 +70,13 @@ def word_list(names: Any) -> Sequence[str]:
         raise ArgumentError(f"names must be one string for each body, not the string {shown(names)}")
     try:
         words = tuple(names)
-    except Exception:  # whatever it raises when it is read
+    except Exception:  # whatever iteration raises
         raise ArgumentError(f"names must be one string for each body, not {shown(names)}") from None
     return tuple(str(word) if isinstance(word, str) else word for word in words)  # NumPy has its own string type
 
 
 def nearest_names(name: str, frames: Collection[str], bodies: Sequence[str]) -> str:
-    """Some of the names there are, in messages: those that begin alike first."""
+    """Some of the existing names, for messages: those with the same beginning first."""
     some = [*list(frames)[:SEARCHED], *bodies[:SEARCHED]]
     first = sorted(some, key=lambda other: other[:3] != name[:3])[:SHOWN]
     more = len(frames) + len(bodies) - len(first)

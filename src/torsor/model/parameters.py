@@ -1,4 +1,4 @@
-"""Numbers of a model in other forms: inertial parameters, and velocities of joints that follow no other."""
+"""Inertial parameters of a model, and the velocities of joints that follow no other."""
 
 from __future__ import annotations
 

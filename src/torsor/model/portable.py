@@ -1,8 +1,8 @@
 """Products, lengths and sines of arrays with the same bits on every processor.
 
-NumPy's own matrix products, sums of products, sines and arctangents depend on the vector units of the processor, in
-their last digits. Additions, multiplications, quotients and square roots of whole arrays do not (IEEE 754). A model and
-its frames are made of these alone, so that a state has the same bits on every machine.
+The last digits of NumPy's own matrix products, sums of products, sines and arctangents depend on the vector units of
+the processor. Additions, multiplications, quotients and square roots of whole arrays do not (IEEE 754). A model and
+its frames are made of these alone, so a state has the same bits on every processor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 # pi/2 in three parts (Cody & Waite). The first two have 33 bits: their products with integers below 2^20 are exact.
 HALF_PI = 1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21
-FAR = 1e5  # beyond, the C library's sine is called
+FAR = 1e5  # beyond this angle the C library's sine is called
 # Minimax polynomials of (sin x - x) / x^3 and (cos x - 1 + x^2 / 2) / x^4 in x^2, on [-pi/4, pi/4] (fdlibm's).
 SINE = (
     -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04,
@@ -64,7 +64,7 @@ def cosine_and_sine(angle: Array) -> tuple[Array, Array]:
     k = np.rint(x * (2 / np.pi))
     first, second = x - k * HALF_PI[0], k * HALF_PI[1]
     r = first - second
-    lost = (first - (r - (r - first))) - (second + (r - first))  # in this difference (Knuth 1969)
+    lost = (first - (r - (r - first))) - (second + (r - first))  # the rounding error of this difference (Knuth 1969)
     low = lost - k * HALF_PI[2]  # x - k pi/2 = r + low
     z = r * r
     sine = r + (low + r * z * _polynomial(SINE, z) - 0.5 * z * low)

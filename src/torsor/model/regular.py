@@ -1,4 +1,4 @@
-"""What an algorithm needs of a model: no couplings, no rotors, masses of its own, an inverse inertia of every body."""
+"""Requirements of algorithms on a model: no couplings, no rotors, given masses, invertible inertias of all bodies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def require_uncoupled(model: Model, what: str) -> None:
 
 
 def warn_of_invented_masses(model: Model) -> None:
-    """Say aloud that a file gave no masses: forces and accelerations mean nothing then."""
+    """Warn that a file gave no masses: forces and accelerations are then meaningless."""
     for note in model.notes:
         if note.kind == "invented":
             words = "forces, accelerations and energies of it mean nothing; give its links masses"

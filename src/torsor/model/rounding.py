@@ -1,6 +1,6 @@
-"""Rounding noise is set to zero, so that the structure of a machine shows in its code.
+"""Rounding noise is set to zero, so that the compiled code can use the structure of a machine.
 
-Noise is judged by the size of the numbers that were added, never by the size of something else.
+The threshold depends on the size of the numbers that were added, and on nothing else.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torsor.model.portable import product, transposed, turned
 
 Array = NDArray[Any]
 
-# A cosine or sine this close to 0 or 1, or a sum this small relative to its terms, is rounding left by trigonometry.
+# A cosine or sine this close to 0 or 1, or a sum this small relative to its terms, is rounding error of trigonometry.
 NOISE = 2e-15
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def clean_sum(x: Array, terms: Array) -> Array:
-    """x, set to zero where it is that much smaller than the terms it is the sum of."""
+    """x, set to zero where it is that much smaller than the terms of its sum."""
     return np.where(np.abs(x) <= NOISE * terms, 0.0, x)
 
 
@@ -40,6 +40,6 @@ def turned_tensor(R: Array, A: Array) -> Array:
 
 @np.errstate(over="ignore", invalid="ignore")
 def turned_vector(R: Array, x: Array, terms: Array | None = None) -> Array:
-    """R x, (n, 3); where x is itself a sum, `terms` are the sizes of its terms."""
+    """R x, (n, 3); if x is itself a sum, `terms` are the sizes of its terms."""
     size = np.abs(x) if terms is None else terms
     return clean_sum(turned(R, x), turned(np.abs(R), size))

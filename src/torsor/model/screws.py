@@ -1,4 +1,4 @@
-"""Machines as products of exponentials: screws and poses at the zero position, no frame at any joint.
+"""Machines as products of exponentials: screws and poses at the zero position, without joint frames.
 
     T_i(q) = exp([S_1] q_1) ... exp([S_i] q_i) M_i           S_i of joint i on the way to body i, in the base frame
            = M_{0,1} exp([B_1] q_1) ... M_{i-1,i} exp([B_i] q_i),   B_i = Ad_{M_i^-1} S_i, in the frame of body i
@@ -6,7 +6,7 @@
 R. W. Brockett 1984; Ploen & Park 1999, Eq. 1, whose S_i are the second form; K. M. Lynch & F. C. Park, Modern Robotics
 (2017), whose space screws, home poses and spatial inertias are the arguments here.
 
-The joint frame of a model lies on the axis: M_i, shifted to the point of the axis that is nearest to its origin.
+The joint frame of a model lies on the axis: M_i, shifted to the point of the axis nearest to its origin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 # |omega| - 1, or |v| - 1 of a prismatic joint: screws typed with ten decimals pass.
 UNIT = 1e-9
-# Pitch per length of the screw below which it is rounding: the joint is revolute.
+# A pitch per length of the screw below this is rounding: the joint is revolute.
 NO_PITCH = 1e-12
 # Entries of a spatial inertia that a rigid body cannot have, relative to its mass.
 RIGID = 1e-9
@@ -52,7 +52,7 @@ def screw_fields(S: ArrayLike, M: ArrayLike, inertias: ArrayLike, axes: str, **l
             f"screw {i + 1}, {S[i].tolist()}, has size {size[i]:.6g}: give a unit angular part, or a unit linear "
             "part of a prismatic joint, and scale its coordinate"
         )
-    at = np.where(turns[:, None], np.cross(w, v), 0.0)  # of the axis, seen from the home frame
+    at = np.where(turns[:, None], np.cross(w, v), 0.0)  # the nearest point of the axis, relative to the home frame
     pitch = np.where(turns, (w * v).sum(axis=1), 0.0)
     pitch[np.abs(pitch) <= NO_PITCH * np.linalg.norm(v, axis=1)] = 0.0
     joint = np.where(turns, np.where(pitch == 0, "revolute", "helical"), "prismatic")

@@ -1,4 +1,4 @@
-"""The units of a model's numbers, as words: torsor computes with the numbers, and shows these words beside them."""
+"""The units of a model's numbers, as words: torsor shows them beside numbers and never converts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENERGY = {("kg", "m", "s"): ("J", "N"), ("amu", "nm", "ps"): ("kJ/mol", "kJ/mol/
 
 
 class Units(NamedTuple):
-    """Words for mass, length and time, and for what follows from them."""
+    """The units of mass, length and time, as words, and the units derived from them."""
 
     mass: str = "kg"
     length: str = "m"
@@ -19,7 +19,7 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, words: str) -> Units:
-        """Of "amu, nm, ps"; SI if there are no words."""
+        """Units from words such as "amu, nm, ps"; SI for an empty string."""
         if not words:
             return cls()
         parts = [part.strip() for part in words.split(",")] if isinstance(words, str) else []
@@ -37,5 +37,5 @@ class Units(NamedTuple):
 
     @property
     def torque(self) -> str:
-        """Of a force times an arm: N m; for other units, that of energy."""
+        """The unit of a force times an arm: N m; outside SI, that of energy."""
         return "N m" if self == Units() else self.energy

@@ -1,8 +1,8 @@
-"""The papers, reproduced: every printed result next to torsor's own, with a verdict, and every figure drawn again.
+"""The papers, reproduced: every printed result next to torsor's, with a verdict, and every figure redrawn.
 
 To add a paper: write a module here with `PARTS`, functions that yield `Row`s, `IDENTITIES`, those of them that run with
-any number of digits (`arithmetic.py`), and `figures(folder)`, which draws and
-yields paths; list it in PAPERS.
+any number of digits (`arithmetic.py`), and `figures(folder)`, which draws figures and yields their paths; list it in
+PAPERS.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PAPERS: dict[str, ModuleType] = {
 
 
 def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
-    """(paper, row) for every row of the papers whose name contains one of `names`; without names, of all papers."""
+    """(paper, row) for every row of the papers whose names contain one of `names`; without names, of all papers."""
     for name, paper in _chosen(names).items():
         for row in every_row(paper.PARTS):
             yield name, row
 
 
 def to_digits(count: int, names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
-    """(paper, row) for every identity of the papers, and those between algorithms, with so many digits."""
+    """(paper, row) for every identity of the papers, and those between algorithms, with `count` digits."""
     for name, paper in _chosen(names).items():
         with arithmetic.digits(count):
             found = list(every_row((*paper.IDENTITIES, partial(digits.of_paper, name))))
@@ -41,9 +41,9 @@ def to_digits(count: int, names: Sequence[str] = ()) -> Iterator[tuple[str, Row]
 
 
 def draw(folder: str | Path, names: Sequence[str] = ()) -> Iterator[Path]:
-    """Draw the figures of the papers into a folder, with their numbers as tables beside them; yield their paths.
+    """Draw the figures of the papers into a folder, with tables of their numbers; yield their paths.
 
-    The folder is made at once, the figures as they are asked for.
+    The folder is made at once, the figures on demand.
     """
     folder = Path(folder)
     try:

@@ -1,8 +1,8 @@
-"""The numbers in which rows are computed: doubles, or, for identities, mpmath's with as many digits as wanted.
+"""The numbers in which rows are computed: doubles, or, for identities, mpmath numbers with any number of digits.
 
 The same functions run on both. Inputs are random binary numbers, which are exact; joints are placed by quarter turns
-and turn about coordinate axes, whose matrices are exact. So what differs is rounding in the last of all digits, or a
-wrong formula. Derivatives that doubles find by differences or complex steps are differences of order eight here.
+and rotate about coordinate axes, whose matrices are exact. So differences come from rounding of the last digit, or from
+a wrong formula. Derivatives that use differences or complex steps in doubles use differences of order eight in mpmath.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ mpmath = Later("mpmath", "more digits need mpmath", "mpmath")
 
 Array = NDArray[Any]
 
-GUARD = 20  # digits that are computed beyond those that are wanted
-LOST = 5  # digits that an identity may lose: conditions of the machines here are below 1e5
+GUARD = 20  # guard digits in the computation
+LOST = 5  # digits that an identity may lose: condition numbers of the machines here are below 1e5
 WEIGHTS = ((4, 5), (-1, 5), (4, 105), (-1, 280))  # of central differences of order eight, as fractions
 
 _digits: ContextVar[int | None] = ContextVar("digits", default=None)
@@ -34,7 +34,7 @@ _digits: ContextVar[int | None] = ContextVar("digits", default=None)
 
 @contextmanager
 def digits(count: int) -> Iterator[None]:
-    """Compute with so many digits, and GUARD more."""
+    """Compute with `count` digits, and GUARD more."""
     token = _digits.set(count)
     try:
         with mpmath.workdps(count + GUARD):
@@ -48,18 +48,18 @@ def doubles() -> bool:
 
 
 def once(function: Callable[[], Any]) -> Callable[[], Any]:
-    """What a function gives, made once for doubles and once for every number of digits."""
+    """Cache the result of a function, once for doubles and once for every number of digits."""
     made = cache(lambda count: function())
     return wraps(function)(lambda: made(_digits.get()))
 
 
 def number(x: float) -> Any:
-    """A double as one of the present numbers."""
+    """A double as a number of the current kind."""
     return float(x) if doubles() else mpmath.mpf(float(x))
 
 
 def given(x: ArrayLike) -> Array:
-    """Doubles as present numbers, which have the same values."""
+    """Doubles as numbers of the current kind, with the same values."""
     array = np.asarray(x, dtype=np.float64)
     if doubles():
         return array
@@ -71,7 +71,7 @@ def radians(degrees: float) -> Any:
 
 
 def placed(model: Model, seed: int = 0) -> Model:
-    """The model; where digits count, with placements by quarter turns and joints about coordinate axes."""
+    """The model; with mpmath, with placements by quarter turns and joints about coordinate axes."""
     return model if doubles() else exactly_placed(model, seed)
 
 
@@ -92,13 +92,13 @@ def within(usual: float) -> float:
 
 
 def step(order: int, usual: float) -> Any:
-    """The step of differences of an order whose error is below the digits that are wanted."""
+    """The step of differences of an order such that their error is below the required digits."""
     count = _digits.get()
     return usual if count is None else mpmath.mpf(10) ** (-mpmath.mpf(count + LOST) / order)
 
 
 def jacobian(f: Callable[[Array], Array], x: Array) -> Array:
-    """The Jacobian of an analytic function: by complex steps, without differences, or by differences of many digits."""
+    """The Jacobian of an analytic function: by complex steps in doubles, by differences in mpmath."""
     units = np.eye(len(x))
     if doubles():
         h = 1e-30

@@ -22,7 +22,7 @@ from torsor.validate import chosen
 
 Array = NDArray[Any]
 
-# By the spaces that a linear mapping goes from and to: U are motions, V forces.
+# Linear mappings by domain and codomain: U are motions, V forces.
 MAPPINGS = ("U -> U", "U -> V", "V -> U", "V -> V")
 
 # Singular values below this fraction of the largest are rounding errors: the columns of S1 are then dependent.
@@ -50,12 +50,12 @@ class DualBases(NamedTuple):
 
     @property
     def active(self) -> Array:
-        """S1 (S1^T M S1)^-1 S1^T: the part of M^-1 that the constraint leaves                          (Eq. 7)"""
+        """S1 (S1^T M S1)^-1 S1^T: the part of M^-1 that the constraint preserves                       (Eq. 7)"""
         return self.S1 @ solve(self.S1.T @ self.M @ self.S1, self.S1.T)
 
     @property
     def immobilised(self) -> Array:
-        """M^-1 T2 (T2^T M^-1 T2)^-1 T2^T M^-1: the part of M^-1 that the constraint takes away         (Eq. 3)"""
+        """M^-1 T2 (T2^T M^-1 T2)^-1 T2^T M^-1: the part of M^-1 that the constraint removes            (Eq. 3)"""
         moved = solve(self.M, self.T2)
         return moved @ solve(self.T2.T @ moved, moved.T)
 
@@ -83,7 +83,7 @@ def in_new_bases(mapping: str, A: ArrayLike, X_U: ArrayLike) -> Array:
         V -> U:  X_U A X_V^-1        V -> V:  X_V A X_V^-1        X_V = X_U^-T
 
     mapping    one of `MAPPINGS`: an inertia is "U -> V", its inverse "V -> U"
-    X_U        (n, n), regular: takes the coordinates of a motion to the new basis
+    X_U        (n, n), regular: transforms the coordinates of a motion to the new basis
     """
     source, target = chosen("mapping", mapping, MAPPINGS).split(" -> ")
     A, X_U = checked_numbers("A", A), checked_numbers("X_U", X_U)

@@ -1,6 +1,6 @@
-"""The identities of the papers between independent algorithms, with as many digits as wanted.
+"""The identities of the papers between independent algorithms, with any number of digits.
 
-The very same steps that are compiled run on mpmath's numbers, on the random machines of `arithmetic.py`.
+The steps that are compiled run unchanged on mpmath numbers, on the random machines of `arithmetic.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 
 class Machine:
-    """A machine in a random state; `run` evaluates an algorithm with mpmath's numbers."""
+    """A machine in a random state; `run` evaluates an algorithm with mpmath numbers."""
 
     def __init__(self, model: Model, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -64,7 +64,7 @@ class Machine:
 
 
 def of_paper(title: str) -> Iterator[Row]:
-    """The identities of a paper, in the present numbers."""
+    """The identities of a paper, in numbers of the current kind."""
     tree = Machine(exactly_placed(zoo.random_tree(12, 1), 0), 0)
     points = Machine(zoo.point_chain(5, mass=[1.0, 2.0, 0.5, 1.5, 0.75], length=[1.0, 0.5, 2.0, 1.25, 0.75]), 1)
     for paper, place, what, machine, sides in IDENTITIES:

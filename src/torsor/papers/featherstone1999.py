@@ -31,8 +31,8 @@ Array = NDArray[Any]
 
 EXPONENTS = (6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20)  # of the lengths 2^k over which the depth is measured
 BITS = 2**6  # numbers are multiples of its reciprocal
-ENDS = 3  # levels besides the two per factor of four in the length
-ARM = np.radians([15.0, 100.0])  # the posture in which Figure 1 shows a two-link arm
+ENDS = 3  # levels in addition to the two per factor of four in the length
+ARM = np.radians([15.0, 100.0])  # the posture of the two-link arm in Figure 1
 
 
 class Global(NamedTuple):
@@ -51,7 +51,7 @@ def global_matrices(model: Model, q: Array) -> Global:
 
 
 def bases(g: Global) -> DualBases:
-    """S1 = P^-1 H and T2 = P^T H_perp in the change of basis of I."""
+    """The dual bases of I with S1 = P^-1 H and T2 = P^T H_perp."""
     return change_of_basis(g.I, solve(g.P, g.H))._replace(T2=g.P.T @ g.H_perp)
 
 
@@ -80,7 +80,7 @@ def _equations_11_to_16() -> Iterator[Row]:
     model, q, tau, qdd, g, b = case()
     a = dynamics.body_twists(model, q, qdd).ravel()
     through = dynamics.constraint_forces(model, q, np.zeros(model.nv), tau).ravel()
-    f = g.P.T @ through  # what a joint brings to its body, less what the next joint takes on
+    f = g.P.T @ through  # the wrench of a joint on its body, minus that of the next joint
     own = [solve(g.I[6 * i : 6 * i + 6, 6 * i : 6 * i + 6], part) for i, part in enumerate(f.reshape(-1, 6))]
     yield identity("Eqs 11, 12", "a_i = I_i^-1 f_i, body by body", np.concatenate(own), a)
     yield identity("Eq. 13", "P a = H qdd", g.P @ a, g.H @ qdd)
@@ -103,7 +103,7 @@ def _levels() -> Iterator[Row]:
 
 
 def in_levels(model: Model, q: Array, b: Array) -> Array:
-    """M^-1 b by method "constraint-force"; numbers that are no doubles take the steps of its schedule one by one."""
+    """M^-1 b by method "constraint-force"; numbers other than doubles run the steps of its schedule one by one."""
     if arithmetic.doubles():
         return dynamics.mass_solve(model, q, b, method="constraint-force")
     plan = schedule(model, "mass_solve")
@@ -120,7 +120,7 @@ def in_levels(model: Model, q: Array, b: Array) -> Array:
 
 
 def exactly_framed(model: Model) -> Model:
-    """The machine with numbers of few bits, so that its frames in compiled code are exact as well."""
+    """The machine with numbers of few bits, so that its frames in compiled code are also exact."""
     model, along = arithmetic.exactly_placed(model, 0), np.eye(3)[np.arange(model.n) % 3]
     few = {name: np.round(getattr(model, name) * BITS) / BITS for name in ("mass", "com")}
     size = np.round(np.trace(model.inertia, axis1=1, axis2=2) * BITS + 1) / BITS
@@ -187,7 +187,7 @@ def _fijanys_form(found: Array, qdd: Array) -> Row:
 
 
 class Depth(NamedTuple):
-    """What M^-1 b of one chain of n general links takes, level by level."""
+    """The cost of M^-1 b for one chain of n general links, level by level."""
 
     n: int
     levels: int
@@ -238,9 +238,9 @@ def figures(folder: Path) -> Iterator[Path]:
 
 
 def reciprocal_bases() -> tuple[Array, Array, Array]:
-    """Of a two-link arm in the posture ARM: its joints and tip (3, 2), and at the tip d_i and e_i, as columns.
+    """The joints and tip (3, 2) of a two-link arm in the posture ARM, and d_i and e_i at the tip, as columns.
 
-    d_i: how the tip moves when joint i alone turns; e_j: the force at the tip that joint j alone feels.
+    d_i: the motion of the tip when only joint i turns; e_j: the force at the tip that loads only joint j.
     """
     model = zoo.point_chain(2)
     tip = dynamics.body_poses(model, ARM)

@@ -1,4 +1,4 @@
-"""Figures of the papers, drawn again, and their numbers beside them."""
+"""Redrawn figures of the papers, and tables of their numbers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torsor.view.style import lines, save, style
 
 MARKERS = "os^vd"
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 400)  # the figures of Lee et al. end at 400
-ROUNDS, SAMPLE = 7, 1e-3  # of a timing, and how long one lasts at least, in seconds
+ROUNDS, SAMPLE = 7, 1e-3  # rounds of a timing, and the least duration of one, in seconds
 
 
 @contextmanager
 def panels(path: Path, columns: int = 1, size: tuple[float, float] = (5.0, 3.5)) -> Iterator[list[Axes]]:
-    """The panels of a figure, side by side, in the style of torsor's plots; the figure is written at the end."""
+    """The panels of a figure, side by side, in torsor's plot style; the figure is written at the end."""
     with style():
         figure = Figure(figsize=size, layout="constrained")
         yield list(figure.subplots(1, columns, squeeze=False).flat)
@@ -33,13 +33,13 @@ def panels(path: Path, columns: int = 1, size: tuple[float, float] = (5.0, 3.5))
 
 
 def write_data(figure: Path, columns: Mapping[str, ArrayLike]) -> None:
-    """Write the numbers of a figure beside it, as a table with one column per name."""
+    """Write the numbers of a figure next to it, as a table with one column per name."""
     table = np.column_stack([np.asarray(x, dtype=np.float64) for x in columns.values()])
     write_csv(figure.with_suffix(".csv"), [*columns], table, {"figure": figure.stem})
 
 
 def series_data(figure: Path, t: NDArray[Any], series: Mapping[str, NDArray[Any]], labels: list[str]) -> None:
-    """The same for curves over time: series (rows, k), with a label for each of the k columns."""
+    """The same for curves over time: series (rows, k), with one label per column."""
     columns: dict[str, ArrayLike] = {"t": t}
     for name, x in series.items():
         columns |= {f"{label} {name}".strip(): x[:, k] for k, label in enumerate(labels)}
@@ -50,7 +50,7 @@ def series_data(figure: Path, t: NDArray[Any], series: Mapping[str, NDArray[Any]
 
 
 def time_against_n(path: Path, title: str, solvers: Mapping[str, Callable[[int], Callable[[], Any]]]) -> Path:
-    """Plot over n the shortest of a few times: solvers[name](n) prepares a call, and only that call is timed."""
+    """Plot the shortest of a few times over n: solvers[name](n) prepares a call, and only that call is timed."""
     times = {name: shortest([solver(n) for n in SIZES]) for name, solver in solvers.items()}
     with panels(path) as (axes,):
         for (name, seconds), (colour, dashes), marker in zip(times.items(), lines(), MARKERS):
@@ -64,7 +64,7 @@ def time_against_n(path: Path, title: str, solvers: Mapping[str, Callable[[int],
 def shortest(calls: Sequence[Callable[[], Any]], rounds: int = ROUNDS) -> NDArray[Any]:
     """The shortest of a few times of each call, in seconds; short calls are repeated.
 
-    The calls take turns in every round, so that a busy moment of the machine spoils none of them in all rounds.
+    The calls alternate in every round, so that other load does not affect one of them in all rounds.
     """
     times = np.full((rounds + 1, len(calls)), np.inf)
     with one_blas_thread():
@@ -80,7 +80,7 @@ def shortest(calls: Sequence[Callable[[], Any]], rounds: int = ROUNDS) -> NDArra
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """One thread for NumPy and SciPy, as for torsor, as far as their OpenBLAS can be found beside them."""
+    """One thread for NumPy and SciPy, as for torsor, if their bundled OpenBLAS can be found."""
     counts: list[tuple[Any, int]] = []
     for package in (np, scipy):
         folder = Path(package.__path__[0]).parent / f"{package.__name__}.libs"

@@ -28,11 +28,11 @@ from torsor.view.style import BLUE, ORANGE
 
 Array = NDArray[Any]
 
-# Equation 24: how far from the diagonal the blocks of H reach, below and above it.
+# Equation 24: the bandwidth of the blocks of H, below and above the diagonal.
 BANDS = {"H^{theta theta}": (2, 2), "H^{theta L}": (2, 1), "H^{L L}": (1, 1)}
 MASSES = 8
-LONG = (500, 1000, 2000, 4000)  # masses: where the growth of the time is measured
-COUNTED = (500, 1000, 2000)  # and that of operations: where the code is in loops
+LONG = (500, 1000, 2000, 4000)  # numbers of masses for measuring the growth of the time
+COUNTED = (500, 1000, 2000)  # and the growth of operations, with code in loops
 SMALL, LARGE = 3, 200
 CONDITION = 1e-8  # relative: cond M of that chain is 1e6, and two of its solvers invert M
 REPLICAS, STEPS, RECORDS, TIME_STEP = 20_000, 600, 30, 0.005
@@ -127,7 +127,7 @@ def _inverse(what: str, chain: Chain) -> Row:
 
 
 def _bonded(chain: Chain) -> Row:
-    """N + 1 masses that float in the plane, as in Fixman's theorem."""
+    """N + 1 masses floating in the plane, as in Fixman's theorem."""
     n = len(chain.mass)
     mass = np.append(3 * chain.mass[0], chain.mass)
     model = zoo.point_chain(n, mass=mass.astype(float), length=chain.L.astype(float), free=True)
@@ -250,7 +250,7 @@ SOLVERS = {
 
 
 def _solvers() -> Iterator[Row]:
-    """The four programs of Figure 2 give the same, and the compiled one takes O(n) operations."""
+    """The four programs of Figure 2 give the same result, and the compiled one takes O(n) operations."""
     expected = direct(LARGE)()
     for name, solver in SOLVERS.items():
         yield identity("Fig. 2", f"M^-1 b, N = {LARGE}, {name}", solver(LARGE)(), expected, CONDITION)
@@ -266,11 +266,11 @@ def _times() -> Iterator[Row]:
     what = f"time of M^-1 b ~ n^p, blocks of H, n = {LONG[0]} ... {LONG[-1]}"
     yield timed("Fig. 2", what, "O(n)", f"p = {p:.2f}", f"{p - 1:+.2f}")
     claims = (SMALL, "direct inversion is faster"), (LARGE, "the new method is faster")
-    for n, said in claims:
+    for n, claim in claims:
         for how, pair in (("NumPy", (direct, relaxed)), ("compiled", (compiled_direct, compiled_relaxed))):
             one, other = shortest([solver(n) for solver in pair])
             words = f"direct {1e3 * one:.4f} ms, relaxed {1e3 * other:.4f} ms"
-            yield timed("III, Fig. 2", f"N = {n}, both {how}", said, words, f"{other / one:.2g} times")
+            yield timed("III, Fig. 2", f"N = {n}, both {how}", claim, words, f"{other / one:.2g} times")
 
 
 # Brownian dynamics -------------------------------------------------------------------------------------------
@@ -293,12 +293,13 @@ def bend_weight(theta: Array, corrected: bool) -> Array:
 
 
 def _brownian() -> Iterator[Row]:
-    """Reference 2 of the paper: what rigid bonds do to the angles, and what Fixman's correction undoes."""
+    """Reference 2 of the paper: the effect of rigid bonds on the angles, and Fixman's correction of it."""
     grid = np.linspace(-np.pi, np.pi, 20_001)[:-1]
     for corrected, name in ((False, "rigid bonds"), (True, "stiff springs, Fixman's correction")):
         expected = float((bend_weight(grid, corrected) * np.cos(grid) ** 2).mean() * 2 * np.pi)
-        means = (np.cos(bend(corrected)) ** 2).mean(axis=0)  # of the replicas, which know nothing of each other
-        within = 5 * float(means.std()) / len(means) ** 0.5 + 0.6 * TIME_STEP  # five standard errors, and that of dt
+        means = (np.cos(bend(corrected)) ** 2).mean(axis=0)  # of the independent replicas
+        # five standard errors, plus the error of the time step
+        within = 5 * float(means.std()) / len(means) ** 0.5 + 0.6 * TIME_STEP
         apart = float(means.mean()) - expected
         what, words = f"<cos^2 theta_2>, Brownian dynamics, {name}", f"{means.mean():.4f} (closed form {expected:.4f})"
         yield Row("refs 1, 2", what, "-", words, f"{apart:+.4f}, tolerance {within:.4f}", OURS, abs(apart) < within)

@@ -38,10 +38,10 @@ HALF_OF_THREE = 5e-4 + 1e-9  # of three decimals
 DIFFERENCES = 1e-10  # relative: Lie derivatives by differences on the group
 PLACES = {"puma_lee": "4.2, PUMA 560", "polypeptide": "4.3, polypeptide"}
 APPENDIX = {"puma_lee": "Appendix, PUMA 560", "polypeptide": "Appendix, polypeptide"}
-# The diagonals of M of the chain that the text describes (Table II's angles, full masses and inertias).
+# The diagonals of M of the chain described in the text (Table II's angles, full masses and inertias).
 FAITHFUL = [1787.13, 737.81, 512.59, 270.15, 143.80, 109.34, 31.97]
-LONG, DENSE = (250, 500, 1000, 2000), (100, 400, 1600)  # torsions: where the growth of the time is measured
-COUNTED = (300, 600, 1200, 2400)  # and that of operations: whole periods of three torsions
+LONG, DENSE = (250, 500, 1000, 2000), (100, 400, 1600)  # numbers of torsions for measuring the growth of the time
+COUNTED = (300, 600, 1200, 2400)  # and the growth of operations: whole periods of three torsions
 
 
 def printed_tables() -> dict[str, Any]:
@@ -128,9 +128,9 @@ def _equation_23(beta: Array, gamma: Array, b: Array, c: Array) -> Array:
 
 
 def _soft_and_hard() -> Iterator[Row]:
-    """Sections 2 and 3.6 on a chain of the paper: the blocks of H, and what they give."""
+    """Sections 2 and 3.6 on a chain of the paper: the blocks of H, and results computed from them."""
     chain, free = zoo.polypeptide(), relaxed("polypeptide")
-    # the placements of a Model are doubles: where digits count, M is that of the kinetic energy
+    # the placements of a Model are doubles: with mpmath, M is that of the kinetic energy
     M = dynamics.mass_matrix(chain, chain.neutral()) if arithmetic.doubles() else _energy_matrix()
     H11, H12, H22 = free.dense()
     b = arithmetic.given(np.arange(1.0, 8.0))
@@ -181,7 +181,7 @@ def _of_chain(name: str) -> Iterator[Row]:
 
 
 def _poses(name: str, printed: Array) -> Iterator[Row]:
-    """The printed poses, at their own rounding; the entries that need more are listed."""
+    """The printed poses, to their own rounding; the entries that differ by more are listed."""
     place, computed = PLACES[name], mass_centres(name)
     apart = np.abs(printed - computed)
     late = np.argwhere(apart > HALF_OF_THREE)
@@ -218,7 +218,7 @@ def _matrices(name: str, tables: dict[str, Any]) -> Iterator[Row]:
 
 
 def _misprints() -> Iterator[Row]:
-    """What the text says, against the matrices that it prints."""
+    """Statements of the text, compared with the printed matrices."""
     printed = printed_tables()
     rest = np.zeros(6)
     M = np.array(printed["puma_lee"]["mass_matrix"])
@@ -252,7 +252,7 @@ def _misprints() -> Iterator[Row]:
 
 
 def _derivative_counts(n: int) -> tuple[int, int]:
-    """How many of the blocks d theta_i/dx_j and dL_i/dx_j of a planar chain of n masses are not zero."""
+    """The numbers of nonzero blocks d theta_i/dx_j and dL_i/dx_j of a planar chain of n masses."""
     C = planar_derivatives(np.linspace(0.3, 1.2, n), np.ones(n))
     inside = [(i, k) for i in range(n) for k in range(3) if i - k >= 0]
     return tuple(sum(bool(np.any(C[k, i, row])) for i, k in inside) for row in range(2))  # type: ignore[return-value]
@@ -287,14 +287,14 @@ def case(n: int) -> tuple[Model, Array, Array]:
 
 
 def dense_solve(n: int) -> Callable[[], Array]:
-    """M^-1 b by the inverse of M, as the paper's dashed line."""
+    """M^-1 b by the inverse of M: the paper's dashed line."""
     model, q, b = case(n)
     mass_matrix = programs.compile(model, dynamics.mass_matrix)
     return lambda: inverse(mass_matrix(q)) @ b
 
 
 def relaxed_solve(n: int) -> Callable[[], Array]:
-    """The same by the blocks of H, as the paper's solid line."""
+    """The same by the blocks of H: the paper's solid line."""
     model, q, b = case(n)
     return lambda: relax(model, q).solve(b)
 
@@ -323,9 +323,9 @@ def _times() -> Iterator[Row]:
     contenders = ("blocks of H", relaxed_solve, LONG), ("compiled sweeps", compiled_solve, LONG)
     for what, solver, lengths in (*contenders, ("inverse of M", dense_solve, DENSE)):
         p = exponent(solver, lengths)
-        said = "cubic" if solver is dense_solve else "linear"
+        claim = "cubic" if solver is dense_solve else "linear"
         what = f"time of x = M^-1 b ~ n^p, {what}, n = {lengths[0]} ... {lengths[-1]}"
-        yield timed("4.4, Fig. 3", what, said, f"p = {p:.2f}")
+        yield timed("4.4, Fig. 3", what, claim, f"p = {p:.2f}")
 
 
 IDENTITIES = (_calculus, _coordinates, _soft_and_hard)
@@ -373,7 +373,7 @@ def relaxed(name: str, kind: str = "auto") -> Relaxed:
 
 
 def five_soft(kind: str = "auto") -> Relaxed:
-    """The polypeptide with its two peptide bonds held at 180 degrees: beta_3 and beta_6 are hard."""
+    """The polypeptide with its two peptide bonds fixed at 180 degrees: beta_3 and beta_6 are hard."""
     data = dh_table("polypeptide")
     data["x"][[2, 5], parameters.BETA] = np.pi
     return relax_dh(soft=[() if k in (2, 5) else "beta" for k in range(7)], kind=kind, **data)

@@ -35,7 +35,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A machine in a state of motion, on a moving base, and any other frames Q for its bodies."""
+    """A machine in motion, on a moving base, and other frames Q for its bodies."""
 
     model: Model
     q: Array
@@ -58,14 +58,14 @@ class Case:
         return {"base_velocity": self.V_0, "base_acceleration": self.dV_0}
 
     def evaluated(self, algorithm: Algorithm, **inputs: Array) -> Array:
-        """An algorithm of torsor, step by step on plain numbers."""
+        """The result of an algorithm of torsor, run step by step on plain numbers."""
         given: dict[str, Any] = {name: values.tolist() for name, values in {"q": self.q, **inputs}.items()}
         frame, number = self.model.frame(-1), arithmetic.number
         return np.array(reference.evaluate(algorithm, self.model, given, frame=frame, number=number))
 
     @cached_property
     def torques(self) -> Array:
-        """By Newton and Euler, on the moving base."""
+        """The torques by Newton-Euler, on the moving base."""
         return self.evaluated(newton_euler.inverse_dynamics, v=self.v, qdd=self.qdd, **self.base)
 
 
@@ -152,7 +152,7 @@ def _transformations() -> Iterator[Row]:
 
 
 def _compiled() -> Iterator[Row]:
-    """What programs give of bodies in the frames Q, on a base at rest."""
+    """Results of programs for bodies in the frames Q, on a base at rest."""
     tree = case()
     o = closed_forms.operators(tree.model, tree.q, tree.v, Q=tree.Q)
     twists, wrenches = (compile(tree.model, f, Q=tree.Q) for f in (dynamics.body_twists, dynamics.constraint_forces))
@@ -210,7 +210,7 @@ def _misprints() -> Iterator[Row]:
 
 
 def _between(o: closed_forms.Operators, i: int, j: int) -> Array:
-    """f_{j,i}, the pose of body i seen from body j on a chain."""
+    """f_{j,i}, the pose of body i in body j on a chain."""
     poses = dynamics.body_poses(o.model, o.q)
     return lie.inverse(poses[j]) @ poses[i]
 
@@ -244,7 +244,8 @@ TABLE_I = (
 def spatial_operators(o: closed_forms.Operators) -> tuple[Array, ...]:
     """(phi, P, D, G, K, E_psi, psi) of a chain, links numbered from the tip (1) to the base (n), as their authors do.
 
-    E_phi(k+1, k) moves a force from link k to link k+1; P, D, G as in a Kalman filter run from the tip, link by link.
+    E_phi(k+1, k) moves a force from link k to link k+1; P, D, G are those of a Kalman filter from the tip, link by
+    link.
     """
     if not o.model.is_chain:
         raise ArgumentError(f"{o.model!r} branches; Table I is about chains, each body attached to the one before it")
@@ -285,5 +286,5 @@ PARTS = (*IDENTITIES, _compiled)
 
 
 def figures(folder: Path) -> Iterator[Path]:
-    """The paper shows no results."""
+    """No figures: the paper shows no results."""
     return iter(())

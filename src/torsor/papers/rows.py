@@ -1,8 +1,8 @@
-"""The rows of `torsor papers`: what a paper prints, what torsor computes, how far they are apart, and the verdict.
+"""The rows of `torsor papers`: the printed value, torsor's value, their difference, and the verdict.
 
-"Printed" means printed in the paper. A row holds as long as its verdict does: numbers that agree go on agreeing, a
-misprint goes on being wrong as printed and right as corrected, a conflict stays one. Times are shown and not judged:
-they say as much about the moment as about the program. Numbers of operations are judged instead.
+"Printed" means printed in the paper. A row holds as long as its verdict is true: numbers still agree, a misprint is
+still wrong as printed and right as corrected, a conflict is still a conflict. Times are shown but not judged, because
+they depend on the load of the computer. Operation counts are judged instead.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torsor.dense import numbers_like
 from torsor.papers import arithmetic
 
 AGREES, MISPRINT, CONFLICTS, OURS = "agrees", "misprint, corrected form", "conflicts", "not printed, ours"
-ALONE = "agrees, the paper alone"  # one printed number follows from others; torsor takes no part
+ALONE = "agrees, the paper alone"  # one printed number follows from others, without torsor
 TIMED = "timed, not judged"
 FAILED = "not computed"
 VERDICTS = (AGREES, ALONE, MISPRINT, CONFLICTS, OURS, TIMED, FAILED)
 
 # Relative: dense algebra in double precision on machines of a dozen bodies.
 IDENTITY = 1e-11
-# Relative: a printed form that is this far off is wrong, not rounded.
+# Relative: a printed form with at least this error is wrong, not rounded.
 WRONG = 1e-6
 
 
 @dataclass(frozen=True)
 class Row:
-    """One result: where the paper has it, and whether the computed numbers bear the verdict out (`holds`)."""
+    """One result: its place in the paper, the values, and whether the verdict is true (`holds`)."""
 
     place: str
     quantity: str
@@ -44,14 +44,14 @@ class Row:
     holds: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "holds", bool(self.holds))  # NumPy's truth values are no data
+        object.__setattr__(self, "holds", bool(self.holds))  # JSON has no NumPy booleans
 
 
-Part = Callable[[], Iterator[Row]]  # the rows of one part of a paper, which stand on the same numbers
+Part = Callable[[], Iterator[Row]]  # the rows of one part of a paper, which share their numbers
 
 
 def every_row(parts: Sequence[Part]) -> Iterator[Row]:
-    """The rows of all parts. If a part fails, its exception is a row, and the other parts go on."""
+    """The rows of all parts. If a part fails, its exception becomes a row, and the other parts continue."""
     for part in parts:
         try:
             yield from part()
@@ -62,19 +62,19 @@ def every_row(parts: Sequence[Part]) -> Iterator[Row]:
 
 
 def timed(place: str, quantity: str, printed: str, computed: str, difference: str = "") -> Row:
-    """A time, or what follows from times."""
+    """A time, or a result derived from times."""
     return Row(place, quantity, printed, computed, difference, TIMED)
 
 
 def numbers(place: str, quantity: str, printed: ArrayLike, computed: ArrayLike, within: ArrayLike) -> Row:
-    """A few printed numbers; each must be met within a tolerance."""
+    """A few printed numbers; each must agree within a tolerance."""
     a, b = _arrays(printed, computed)
     met = bool((np.abs(a - b) <= within).all())
     return Row(place, quantity, words(a), words(b), f"{np.abs(a - b).max():.1e}", AGREES, met)
 
 
 def table(place: str, quantity: str, printed: ArrayLike, computed: ArrayLike, within: ArrayLike) -> Row:
-    """Many printed numbers; the row reports how many are met."""
+    """Many printed numbers; the row reports how many agree."""
     a, b = _arrays(printed, computed)
     apart = np.abs(a - b)
     met = int((apart <= within).sum())
@@ -90,7 +90,7 @@ def identity(place: str, quantity: str, one: ArrayLike, other: ArrayLike, within
 
 def misprint(place: str, printed: str, corrected: str, as_printed: ArrayLike, as_corrected: ArrayLike,
              expected: ArrayLike, within: float = IDENTITY) -> Row:  # fmt: skip
-    """A printed form that does not hold and the form that does; both are evaluated against what is expected."""
+    """A printed form that does not hold and one that does; both are compared with the expected result."""
     wrong, right, within = relative(as_printed, expected), relative(as_corrected, expected), arithmetic.within(within)
     difference = f"{wrong:.0e} as printed, {right:.0e} corrected"
     holds = right <= within and not wrong <= WRONG
@@ -98,7 +98,7 @@ def misprint(place: str, printed: str, corrected: str, as_printed: ArrayLike, as
 
 
 def ours(place: str, quantity: str, computed: ArrayLike, independent: ArrayLike, within: ArrayLike) -> Row:
-    """Numbers that the paper does not print; the difference is to those of an independent program."""
+    """Numbers that the paper does not print, compared with those of an independent program."""
     a, b = _arrays(independent, computed)
     met = bool((np.abs(a - b) <= within).all())
     return Row(place, quantity, "-", words(b), f"{np.abs(a - b).max():.1e} to another program", OURS, met)

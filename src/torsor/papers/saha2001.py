@@ -1,12 +1,12 @@
 """S. K. Saha, Simulation of industrial manipulators based on the UDU^T decomposition of inertia matrix, 2001: the
 decomposition, its cost counted from the code (Table I), and the simulations of section 4 (`dynamics="udut"`).
 
-The paper prints curves and a few sentences about them, no numbers. The numbers beside the curves are ours: those of the
-same free falls, integrated to an energy error below 1e-6 J by an independent program.
+The paper prints curves and a few sentences about them, but no numbers. The numbers for the curves are ours: those of
+the same free falls, integrated to an energy error below 1e-6 J by an independent program.
 
-In the forced runs nothing keeps an arm on its path, and the motion multiplies every error: that of the Stanford arm
-grows tenfold every 0.5 s. The torques are tabulated every 0.01 s with straight lines between them. This alone drives
-the arm away, and the errors of integration add to it. Where runs with two integrators leave the path, and to which
+In the forced runs nothing keeps an arm on its path, and the motion amplifies every error: for the Stanford arm
+tenfold every 0.5 s. The torques are tabulated every 0.01 s and interpolated linearly. This alone drives
+the arm away, and integration errors add to it. Where runs with two integrators leave the path, and to which
 side, depends on the signs of the first errors. They agree up to a time, which the rows state, and not afterwards.
 
 The three-DoF planar arm of section 4 is compared with its explicit equations of motion. With
@@ -18,11 +18,11 @@ a_ii = I_i + m_i c_i^2 + L_i^2 (m_{i+1} + ...), they are (any textbook)
 The paper prints no data for this arm; those of `zoo.planar3` are chosen.
 
 Section 1 says that O(n) accelerations are "smooth functions of time", so that integration takes fewer steps. The
-experiment: the same motion integrated with accelerations by U D U', by articulated bodies and through M, for tolerances
-down to rounding. The steps that an integrator takes and rejects depend on the method only where the rounding noise of
-the accelerations reaches the tolerance. That happens first where M is ill conditioned: here, an arm of light links with
-a tip 1e4 times heavier, straight or bent. Links of one mass take the same steps by every method, and so do the free
-falls of section 4.
+experiment integrates the same motion with accelerations by U D U', by articulated bodies and through M, for tolerances
+down to rounding. The accepted and rejected steps of an integrator depend on the method only if the rounding noise of
+the accelerations reaches the tolerance. That happens first if M is ill conditioned: here, for an arm of light links
+with a tip 1e4 times heavier, straight or bent. Links of equal mass take the same steps with every method, and so do the
+free falls of section 4.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ STARTS = {"stanford": np.array([0, RIGHT_ANGLE, 0, 0, 0, 0]), "puma_saha": np.ze
 GOALS = {"stanford": np.array([SIXTY, SIXTY, 0.1, SIXTY, SIXTY, SIXTY]), "puma_saha": np.full(6, np.pi)}
 TITLES = {"stanford": "Stanford arm", "puma_saha": "PUMA"}
 PARTS_OF_FIGURES = {"stanford": "i", "puma_saha": "ii"}
-VISIBLE = 0.01  # rad or m: where a curve leaves another, in the figures of both arms
+VISIBLE = 0.01  # rad or m: the difference at which curves visibly separate, in the figures of both arms
 DEPARTURES = {"stanford": 2.5, "puma_saha": 6.0}  # "after about", s
 ABOUT = 0.5  # s
 HALF = 0.0005  # of the last digit of numbers with three decimals
@@ -132,8 +132,8 @@ def _three_steps() -> Iterator[Row]:
     right = saha.three_steps(o, phi).qdd
     yield identity("Eqs 12-15", "eta, psi and mu in one frame", right, expected)
     J, B = o.J_blocks.copy(), o.Ad_inv.copy()
-    J[:-1, :3, :3] = 0  # the links' own I_i
-    B[1:, 3:] += np.hstack([np.eye(3), -np.eye(3)])  # the top of mu_{i-1} in place of its bottom
+    J[:-1, :3, :3] = 0  # the inertias I_i of the links
+    B[1:, 3:] += np.hstack([np.eye(3), -np.eye(3)])  # the top of mu_{i-1} instead of its bottom
     yield misprint("A3(b)", "I^_i = I^_{i+1,i+1} + ...", "I^_i = I_i + I^_{i+1,i+1} + ...",
                    saha.three_steps(replace(o, J_blocks=J), phi).qdd, right, expected)  # fmt: skip
     yield misprint("C3", "mu_{i,i-1(b)} = mu_{i-1(t)} + c x ...", "mu_{i-1(b)} + c x ...",
@@ -141,7 +141,7 @@ def _three_steps() -> Iterator[Row]:
 
 
 def _any_chain() -> Iterator[Row]:
-    """The intermediates on a tree with joints of every type."""
+    """The intermediate results on a tree with joints of every type."""
     model = arithmetic.placed(zoo.random_tree(8, 3))
     rng = np.random.default_rng(3)
     q, (v, tau) = (arithmetic.given(x) for x in (model.random_configuration(rng), rng.normal(size=(2, model.nv))))
@@ -157,15 +157,15 @@ def _any_chain() -> Iterator[Row]:
     free = found.M_hat - np.array([sum(np.outer(found.psi_hat[k], found.psi[k]) for k in range(a, b + 1))
                                    for a, b in zip(first, last)])  # fmt: skip
     forces = (o.G.T @ o.J @ moved.ravel()).reshape(-1, 6)
-    felt = np.einsum("nij,nj->ni", free, before) + found.eta[first]
-    yield identity("Eqs 26-28", "the wrench in a joint is M^_ii B mu + eta", felt, forces)
+    wrenches = np.einsum("nij,nj->ni", free, before) + found.eta[first]
+    yield identity("Eqs 26-28", "the wrench in a joint is M^_ii B mu + eta", wrenches, forces)
 
 
 # Table I ----------------------------------------------------------------------------------------------------
 
 
 class Cost(NamedTuple):
-    """M and A as polynomials of n, the highest power first; and the printed M and A for n = 6 and n = 10."""
+    """M and A as polynomials in n, highest power first, and the printed M and A for n = 6 and n = 10."""
 
     multiplications: tuple[Fraction, ...]
     additions: tuple[Fraction, ...]
@@ -187,7 +187,7 @@ PRINTED = tomllib.loads((files(__package__) / "saha2001.toml").read_text(encodin
 TABLE_I = {author: Cost.of(**row) for author, row in PRINTED["Table I"].items()}
 # The costs in braces of section 3: for each step M and A, each as (a, b) for a n + b.
 ITEMS = PRINTED["items"]
-# What the code of `saha_udut` costs, exactly, from n = 3 on: (a, b) for a n + b; n of the M are reciprocals.
+# The exact cost of the code of `saha_udut`, from n = 3 on: (a, b) for a n + b; n of the M are reciprocals.
 COUNTED = Cost.of((193, -309), (187, -329), {})
 
 
@@ -236,7 +236,7 @@ ACCELERATIONS = ("udut", "articulated", "composite")
 TOLERANCES = (1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
 LIGHT = 1e-4  # mass of a link relative to that of the last
 LINKS, STRAIGHT, BENT, TIP_DURATION = 6, 1e-3, 0.7, 0.05
-FEWER = 3.0  # times fewer steps, where the claim shows
+FEWER = 3.0  # times fewer steps, where the claim holds
 
 
 class StepCounts(NamedTuple):
@@ -271,7 +271,7 @@ def steps(model: Model, q0: ArrayLike, duration: float, dynamics: str, tolerance
 
 @cache
 def tip_steps(dynamics: str, tolerance: float, light: float = LIGHT, angle: float = STRAIGHT) -> StepCounts:
-    """The steps of an arm with a heavy tip that falls from rest, all joints at one angle."""
+    """The steps of an arm with a heavy tip that falls from rest with all joints at one angle."""
     return steps(heavy_tip(light), np.full(LINKS, angle), TIP_DURATION, dynamics, tolerance, "dop853")
 
 
@@ -312,7 +312,7 @@ def _figure_of_steps(path: Path) -> Path:
 # Section 4: the three-DoF planar arm ------------------------------------------------------------------------
 
 
-PLANAR_TIMES = np.linspace(0.0, 2.5, 26)  # beyond, both motions multiply any difference by ten every 0.3 s
+PLANAR_TIMES = np.linspace(0.0, 2.5, 26)  # later, both motions amplify any difference tenfold every 0.3 s
 TIGHT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 # Two integrations to 1e-12, after the growth of their differences.
 MATCH = 1e-7
@@ -390,7 +390,7 @@ def printed_mass_matrix(rows: Array, q: Array, prismatic: Sequence[int] = ()) ->
 
 
 def _table_2() -> Iterator[Row]:
-    """The zoo's arms have the printed data; of the PUMA's moments, the absolute values."""
+    """The zoo's arms have the printed data, with the absolute values of the PUMA's moments."""
     for name, prismatic in (("stanford", (2,)), ("puma_saha", ())):
         q = arithmetic.given(np.random.default_rng(4).uniform(-1, 1, (3, 6)))
         expected = [printed_mass_matrix(np.array(PRINTED["links"][name]), x, prismatic) for x in q]
@@ -435,7 +435,8 @@ def _free_falls() -> Iterator[Row]:
 
 
 def _forced(name: str) -> Iterator[Row]:
-    """When the forced arm leaves its path, by one threshold for both arms, and how far two integrators agree."""
+    """The time when the forced arm leaves its path, by one threshold for both arms, and the agreement of
+    integrators."""
     place, text = f"Fig. 6({PARTS_OF_FIGURES[name]})", DEPARTURES[name]
     away = {method: departure(name, method) for method in ("rkf45", "abm", "dopri5")}
     found = away["rkf45"]
@@ -521,7 +522,7 @@ def free_fall(name: str) -> Trajectory:
 
 
 def first_crossing() -> float:
-    """When theta_2 of the falling Stanford arm is zero for the first time, in seconds."""
+    """The time in seconds when theta_2 of the falling Stanford arm is first zero."""
     options: dict[str, Any] = {"method": "rkf45", "rtol": 1e-10, "atol": 1e-12, "dynamics": "udut"}
     run = simulate(zoo.stanford(), STARTS["stanford"], duration=T, stop=lambda t, q, v: q[1], **options)
     return float(run.t[-1])
@@ -540,7 +541,7 @@ def wanted(name: str) -> Array:
 
 @cache
 def forced(name: str, method: str = "rkf45", tolerance: float = 1e-6) -> Trajectory:
-    """The arm driven by the tabulated torques of the cycloidal motion, with nothing to keep it on its path."""
+    """The arm driven by the tabulated torques of the cycloidal motion, without feedback."""
     model: Model = zoo.get(name)
     options: dict[str, Any] = {"method": method, "rtol": tolerance, "atol": tolerance, "dt": TABULATED}
     forces = Table.following(model, reference(name), TIMES)
@@ -548,7 +549,7 @@ def forced(name: str, method: str = "rkf45", tolerance: float = 1e-6) -> Traject
 
 
 def departure(name: str, method: str = "rkf45", tolerance: float = 1e-6) -> float:
-    """The first time at which any joint is VISIBLE off its path; infinite if never."""
+    """The first time when a joint is VISIBLE away from its path; infinite if never."""
     return _first(np.abs(forced(name, method, tolerance).q - wanted(name)).max(axis=1), VISIBLE)
 
 
@@ -558,12 +559,12 @@ def agreement(name: str) -> float:
 
 
 def tenfold(name: str) -> float:
-    """How long the difference between the runs with RKF and ABM takes to grow tenfold, around VISIBLE, in seconds."""
+    """The time in which the difference between the runs with RKF and ABM grows tenfold, around VISIBLE, in seconds."""
     return _first(_between(name), 10 * VISIBLE) - _first(_between(name), VISIBLE)
 
 
 def sides_of(name: str, t: float) -> tuple[float, float]:
-    """How far RKF and ABM are off the path at a time, in the joint in which they differ most."""
+    """The deviations of RKF and ABM from the path at a time, in the joint in which they differ most."""
     row = min(round(t / TABULATED), len(TIMES) - 1)
     off = [forced(name, method).q[row] - wanted(name)[row] for method in ("rkf45", "abm")]
     joint = int(np.abs(off[0] - off[1]).argmax())

@@ -1,4 +1,4 @@
-"""Saha 2001, sections 2 and 3 and Appendix B: DeNOC matrices, M = U D U^T, and the three steps to the letter.
+"""Saha 2001, sections 2 and 3 and Appendix B: DeNOC matrices, M = U D U^T, and the three steps as printed.
 
     M = N_d^T (N_l^T M_b N_l) N_d                                                            (Eqs 2, 3)
 
@@ -6,13 +6,13 @@ is the closed form of Ploen & Park in frames at the mass centres, parallel to th
 M_b = J there, with blocks B_ij = [[1, 0], [C_ij, 1]] and M_i = diag(I_i, m_i 1).
 
 Eliminating the columns of M from the last to the first, one freedom after the other, gives U (unit upper triangular)
-and D. The elimination works on the recursive entries of M and never needs M itself. On a tree nothing is eliminated
-between branches. The armature of a model adds to the pivots.
+and D. The elimination works on the recursive entries of M and never needs M itself. On a tree the entries between
+branches stay zero. The armature of a model adds to the pivots.
 
-`forward_dynamics` has every vector in the frame the paper uses for it, and takes the paper's shortcuts and no others,
-over any scalar; its cost is counted on a tape. Frame i+1 sits on link i; r_i runs from the mass centre C_i to O_{i+1};
-Q_i turns frame i+1 into frame i. Misprints corrected: step A1 is [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1}; A3(b) adds the
-link's own inertia; A3(b) and A4(b) run to i = 1; C3 begins with the bottom of mu_{i-1}.
+`forward_dynamics` has every vector in the frame that the paper uses for it, with the paper's shortcuts and no others,
+over any scalar; its cost is counted on a tape. Frame i+1 is on link i; r_i runs from the mass centre C_i to O_{i+1};
+Q_i rotates vectors from frame i+1 to frame i. Misprints corrected: step A1 is [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1};
+A3(b) adds the link's own inertia; A3(b) and A4(b) run to i = 1; C3 begins with the bottom of mu_{i-1}.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def decompose(o: Operators) -> UDUT:
 
 
 def _way(o: Operators, k: int) -> Iterator[tuple[int, Array]]:
-    """The freedoms between k and the base, nearest first, each with the B that leads to it from the one before."""
+    """The freedoms between k and the base, nearest first, each with the B from the previous one."""
     starts, one = o.model.v_start, np.eye(6)
     body, end, B = int(np.searchsorted(starts, k, side="right")) - 1, k, one
     while body >= 0:
@@ -135,7 +135,7 @@ def _way(o: Operators, k: int) -> Iterator[tuple[int, Array]]:
 
 @dataclass(frozen=True)
 class ThreeSteps(UDUT):
-    """M = U D U^T, and what steps A, B and C find on the way to the accelerations, freedom by freedom."""
+    """M = U D U^T, and the results of steps A, B and C, freedom by freedom."""
 
     p: Array  # (nv, 6): the motion of each freedom
     phi: Array  # (nv,): tau - C qd - gravity
@@ -186,7 +186,7 @@ def three_steps(o: Operators, phi: Array, outward: Array | None = None) -> Three
     return ThreeSteps(**vars(u), p=p, phi=phi, tau_hat=tau_hat, eta=eta, tau_tilde=tau_tilde, mu=mu, qdd=qdd)
 
 
-# To the letter, for a Denavit-Hartenberg arm ----------------------------------------------------------------
+# As printed, for a Denavit-Hartenberg arm ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class DHLink:
 
 
 class Rotation:
-    """Q_i = R_z(theta_i) R_x(alpha_i), as two plane turns: 8M 4A per vector, 16M 14A per symmetric matrix."""
+    """Q_i = R_z(theta_i) R_x(alpha_i), as two plane rotations: 8M 4A per vector, 16M 14A per symmetric matrix."""
 
     def __init__(self, link: DHLink, q: Scalar) -> None:
         theta = link.theta if link.prismatic else link.theta + q
@@ -229,7 +229,7 @@ class Rotation:
         return self.z.turn_matrix(self.x.turn_matrix(A))
 
     def d(self, link: DHLink) -> Vec:
-        """Step A1: [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1}; everything except the turn by theta is constant: 4M 2A."""
+        """Step A1: [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1}; everything except the rotation by theta is constant: 4M 2A."""
         in_plane = Vec(link.a, 0.0, 0.0) - self.x.turn(link.r)
         return self.z.turn(in_plane) + Vec(0.0, 0.0, self.b)
 

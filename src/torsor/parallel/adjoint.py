@@ -1,8 +1,8 @@
-"""The adjoint of a schedule: its levels, and then the levels of their derivative, in reverse order.
+"""The adjoint of a schedule: its levels, followed by the levels of their derivative in reverse order.
 
-A task is a pure operation on many lanes.  Its adjoint reads what the task read, and the cotangent of what it wrote; the
-result is added to the cotangents of what it read.  The cotangents of buffer "x" are in buffer "~x", place by place.
-So what was a sum over log n levels is differentiated in log n levels, and an engine needs to know nothing new.
+A task is a pure operation on many lanes.  Its adjoint reads the task's inputs and the cotangent of its output; the
+result is added to the cotangents of the inputs.  The cotangents of buffer "x" are in buffer "~x", place by place.
+So a computation in log n levels is differentiated in log n levels, and an engine needs nothing new.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from torsor.parallel.chain import LaneColumns
 from torsor.parallel.schedule import LaneTask, Level, LevelSchedule, Operand, Operation, places
 
 BY_FREEDOM = "cotangent of q, by freedom"
-# by operation and operand: the runs of a chain read different places
+# by operation and operand: different runs of a chain read different places
 Sums = dict[tuple[str, str], list[LaneTask]]
 
 
 def adjoint(plan: LevelSchedule, output: str, wrt: Sequence[str], lanes_apart: bool) -> LevelSchedule:
     """A schedule that leaves J^T c in the buffers "~x", x in `wrt`, for c in the buffer "~" + `output`.
 
-    J is the derivative of what the schedule leaves in `output`, by what it finds in the buffers of `wrt`.
+    J is the derivative of the final content of `output` with respect to the initial contents of the buffers `wrt`.
     """
     active = _active(plan, wrt)
     sizes = dict(plan.sizes) | {cotangent(name): plan.sizes[name] for name in sorted(active)}
@@ -65,7 +65,7 @@ def _active(plan: LevelSchedule, wrt: Iterable[str]) -> set[str]:
 
 
 class Wanted(NamedTuple):
-    """An operand whose cotangent is wanted."""
+    """An operand whose cotangent is needed."""
 
     name: str
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ class Wanted(NamedTuple):
 
 
 def _wanted(tasks: Sequence[LaneTask], active: set[str]) -> list[list[Wanted]]:
-    """For each task of a level, the operands whose cotangents are wanted."""
+    """For each task of a level, the operands whose cotangents are needed."""
     extents: dict[str, list[tuple[int, int]]] = {}
     for task in tasks:
         for shape, place in zip(task.operation.inputs.values(), task.reads):
@@ -99,8 +99,8 @@ def _pull(
 ) -> tuple[LaneTask, dict[str, LaneTask]]:
     """The adjoint of a task, and the additions that are tasks of later levels, by the name of the operand.
 
-    Lanes may share what they read (the reaction between two runs is read by both), but only as different operands.  So
-    the cotangents of an operand are added at once if it is alone with its places; else they are left in the buffer.
+    Lanes may share inputs (both neighbours read the reaction between two runs), but only as different operands.  So
+    the cotangents of an operand are added at once if no other operand has its places; else they stay in the buffer.
     """
     here, later = [x for x in wanted if x.alone], [x for x in wanted if not x.alone]
     operation = pulled(task.operation, tuple(x.name for x in later), tuple(x.name for x in here))
@@ -119,7 +119,7 @@ def _pull(
 
 @functools.cache
 def pulled(operation: Operation, written: tuple[str, ...], adds: tuple[str, ...]) -> Operation:
-    """The adjoint of an operation: the cotangents of the operands named, one behind the other."""
+    """The adjoint of an operation: the cotangents of the named operands, one after the other."""
     names = [(x, *index) for x in (*written, *adds) for index in np.ndindex(*operation.inputs[x])]
 
     def pull(*given: Any) -> list[Scalar]:
@@ -147,7 +147,7 @@ def added(shape: tuple[int, ...]) -> Operation:
 
 
 def along_freedoms_of(model: Model, plan: LevelSchedule) -> LevelSchedule:
-    """With a last level that takes the cotangent of q from coordinates to freedoms (`Joint.tangent`)."""
+    """The schedule with a last level that maps the cotangent of q from coordinates to freedoms (`Joint.tangent`)."""
     tasks = []
     for code in np.unique(model.joint).tolist():
         bodies = np.flatnonzero(model.joint == code)

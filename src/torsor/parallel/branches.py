@@ -2,8 +2,8 @@
 
 The main chain is the longest path from the base to a tip (among equally long paths, the one that ends at the body
 with the lowest number).  Side branches, on the main chain or on the base, are condensed before it and finished after
-it.  Each generation of side bodies takes one level and is processed at once.  So the depth is O(log n) as long as
-side branches are short, and never worse than that of the plain sweeps.
+it.  Each generation of side bodies is one level.  So the depth is O(log n) if side branches are short, and never worse
+than that of the plain sweeps.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BodyOperations:
 
     names: tuple[str, ...]
     move: Operation  # the motion of the parent -> its own, and the wrench
-    lift: Operation  # the sum of what the children pass on -> what it passes on, gains, the joint's own share
+    lift: Operation  # the sum of the children's values -> the values passed on, gains, the joint's own share
     drop: Operation  # the acceleration of the parent -> its own, joint accelerations
 
 
@@ -108,7 +108,7 @@ def sum_of(count: int) -> Operation:
 
 
 class SidePlan:
-    """The levels of everything off the main chain."""
+    """The levels of all side branches."""
 
     def __init__(self, plan: ScheduleBuilder, main: Array) -> None:
         self.plan, model = plan, plan.framed.model
@@ -117,11 +117,11 @@ class SidePlan:
         on_main[main] = on_main[-1] = True  # entry -1 is the base
         self.side = np.flatnonzero(~on_main[: model.n])
         self.on_main = on_main
-        generation = np.zeros(model.n + 1, np.int64)  # of a side body: 1 for those on the main chain or the base
+        generation = np.zeros(model.n + 1, np.int64)  # 1 for children of the main chain or the base
         for i in self.side.tolist():
             generation[i] = generation[self.parent[i]] + 1
         self.generations = [self.side[generation[self.side] == g] for g in range(1, generation.max(initial=0) + 1)]
-        rank = np.zeros(model.n, np.int64)  # among the side bodies of one parent
+        rank = np.zeros(model.n, np.int64)  # the index among the side bodies of one parent
         seen: dict[int, int] = {}
         for i in self.side.tolist():
             p = int(self.parent[i])
@@ -136,7 +136,7 @@ class SidePlan:
         self.dropped = plan.columns("dropped", 6 + nv, model.n + 1)
 
     def _column(self, body: Array) -> Array:
-        """The column of a body; the base, -1, has the last one."""
+        """The column of a body; the base (-1) has the last one."""
         return np.where(body < 0, self.plan.framed.model.n, body)
 
     def _groups(self, bodies_: Array) -> list[tuple[BodyOperations, Array, Any]]:
@@ -173,9 +173,9 @@ class SidePlan:
             self._add_up(g)
 
     def _add_up(self, g: int) -> None:
-        """Sum what the bodies of a generation pass on, the n-th child of all parents at once.
+        """Sum the values that a generation passes on: first the first children of all parents, then the second, ...
 
-        Each sum starts anew: the first child overwrites the result of the last call.  The base needs no sum.
+        Each sum starts fresh: the first child overwrites the result of the previous call.  The base needs no sum.
         """
         at = self.generations[g]
         at = at[self.parent[at] >= 0]
@@ -187,7 +187,7 @@ class SidePlan:
             self.plan.level(f"add up {g + 1}.{n + 1}", [self.plan.task(operation, reads, parent)])
 
     def after(self, chain: ChainPlan, main: Array) -> None:
-        """Finish: carry the accelerations of the main chain outward into its side branches."""
+        """Finish: propagate the accelerations of the main chain into its side branches."""
         plan = self.plan
         bodies_ = np.append(plan.framed.model.n, main)  # the base and the main chain, as in `chain.motion`
         known = chain.motion.at(range(len(bodies_)))

@@ -1,15 +1,15 @@
-"""The schedule of a chain: runs of bodies condensed, joined four by four to one, and released again.
+"""The schedule of a chain: runs of bodies are condensed, joined four by four to one, and released again.
 
 For forward dynamics the levels are, with L = log4 of the number of runs,
 
-    turns and handles      every run: how it changes an angular velocity; its first joint in the frame before it
+    turns and handles      every run: its map of angular velocity; its first joint in the frame before it
     compose (L), spread (L)             angular velocities before every run
     condense               every run: a two-handle segment
     join (L), start, split (L)          the reactions between all runs
     release, settle        every run: its joint accelerations
 
-M^-1 b has the same levels without turns and angular velocities.  A run has `RUN` bodies where that many of one kind
-follow each other, else one.
+M^-1 b has the same levels without turns and angular velocities.  A run has `RUN` bodies if that many of one kind
+follow one another, otherwise one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUN = 8
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """All runs of the same kind and length: their places among the runs, and the first body of each."""
+    """All runs of the same kind and length: their indices among the runs, and the first body of each."""
 
     operations: Any
     length: int
@@ -49,7 +49,7 @@ class ScheduleBuilder:
     """A schedule under construction: buffers are added, and levels in order.
 
     lanes_apart: True if the numbers of one lane are adjacent in memory (the vectors of a processor then touch few cache
-    lines), False if the same number of all lanes is (the threads of a GPU then read together).
+    lines), False if corresponding numbers of all lanes are adjacent (the threads of a GPU then read together).
     run: bodies per run.
     """
 
@@ -76,7 +76,7 @@ class ScheduleBuilder:
         return LevelSchedule(tuple(self.levels), self.sizes, self.contents)
 
     def table(self, name: str, values: Array) -> None:
-        """A buffer that holds `values` from the start."""
+        """A buffer with the initial content `values`."""
         self.sizes[name], self.contents[name] = values.size, values.ravel()
 
     def constants(self, name: str, names: Sequence[str], bodies: Array) -> Operand:
@@ -87,7 +87,7 @@ class ScheduleBuilder:
         return columns.at(range(lanes), each=(len(names) * columns.down, columns.down))
 
     def columns(self, name: str, rows: int, count: int, values: Array | float = 0.0) -> LaneColumns:
-        """A buffer of columns that holds `values` (rows, count) from the start."""
+        """A buffer of columns with the initial content `values` (rows, count)."""
         table = np.broadcast_to(values, (rows, count))
         self.table(name, table.T if self.lanes_apart else table)
         return LaneColumns(name, rows, *((1, rows) if self.lanes_apart else (count, 1)))
@@ -116,7 +116,7 @@ class LaneColumns:
     across: int
 
     def at(self, columns: Array | range, row: int = 0, each: tuple[int, ...] | None = None) -> Operand:
-        """One column per lane, starting at a row; `each`: other strides than down the rows."""
+        """One column per lane, starting at a row; `each`: strides other than down the rows."""
         start = row * self.down
         if isinstance(columns, range):
             places: Array | range = range(
@@ -133,17 +133,17 @@ class LaneColumns:
 
 
 def runs_of(kind: Array, length: int) -> Array:
-    """Where runs begin: `length` bodies of one kind, or one; with the end of the chain as the last entry."""
+    """The starts of runs of `length` bodies of one kind, or of one body; the last entry is the end of the chain."""
     n = len(kind)
     edges = np.flatnonzero(np.diff(kind, prepend=-1, append=-1))
-    stretch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))  # which stretch of one kind a body is in
+    stretch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))  # the stretch of equal kinds to which a body belongs
     place = np.arange(n) - edges[stretch]
     whole = place < np.diff(edges)[stretch] // length * length
     return np.append(np.flatnonzero(~whole | (place % length == 0)), n)
 
 
 class RunTree:
-    """A chain, whose bodies are `main` in order, cut into runs; runs are then grouped by four until one is left."""
+    """A chain with the bodies `main`, cut into runs, which are grouped by four until one is left."""
 
     def __init__(self, plan: ScheduleBuilder, main: Array, run: int) -> None:
         self.plan = plan
@@ -155,7 +155,7 @@ class RunTree:
         self.size = max(1, *sizes)
         self.groups = self._groups(main, kind, starts)
         self.tree = tree_operations(self.size)
-        # one place more than there are runs, for the angular velocity after the last run
+        # one more place than there are runs, for the angular velocity after the last run
         self.counts = [self.runs + 1]
         while self.counts[-1] > 1:
             self.counts.append(-(-self.counts[-1] // RADIX))
@@ -182,7 +182,7 @@ class RunTree:
         return self.plan.constants(f"{operation} numbers {self.groups.index(g)}", names, bodies)
 
     def _segments(self, rows: Sequence[int]) -> list[LaneColumns]:
-        """One buffer of segments per level; places without a run keep these contents."""
+        """One buffer of segments per level; places without a run keep the initial content."""
         result = []
         for level, (width, count) in enumerate(zip(self.widths, rows)):
             nothing = Segment.nothing(self.size).pack()
@@ -199,7 +199,7 @@ class RunTree:
         return columns.at(self._nodes(level), each=(columns.across, columns.down))
 
     def _beside(self, columns: LaneColumns) -> tuple[int, int]:
-        """The strides of numbers down the rows, for one child after the other."""
+        """The strides down the rows and from child to child."""
         return columns.down, columns.across
 
     def _up(self, name: str, operation: Operation, columns: list[LaneColumns], level: int) -> None:
@@ -211,7 +211,7 @@ class RunTree:
 class ChainPlan(RunTree):
     """The levels of a main chain.
 
-    side: what the side branches of every body add to it; its runs are then single bodies.
+    side: the contributions of the side branches to every body; runs are then single bodies.
     """
 
     def __init__(self, plan: ScheduleBuilder, main: Array, side: LaneColumns | None = None) -> None:
@@ -229,7 +229,7 @@ class ChainPlan(RunTree):
         nv = max(g.nv * g.length for g in self.groups)
         self.handles = plan.columns("handle", 6 * (1 + size + max(g.nv for g in self.groups)), self.runs + 1)
         start = np.zeros((6 + nv, self.runs + 1))  # column 0 is the base
-        if moving:  # a base at rest in gravity g moves like one that accelerates by -g without gravity
+        if moving:  # a base at rest in gravity g is equivalent to one that accelerates by -g without gravity
             start[3:6, 0] = -plan.framed.model.gravity
         self.motion = plan.columns("motion", *start.shape, start)
         self.segments = self._segments([S + kept, *[S + (RADIX - 1) * J] * self.depth])
@@ -275,7 +275,7 @@ class ChainPlan(RunTree):
             plan.level(f"spread {level + 1}", [plan.task(self.tree.spread, reads, write)])
 
     def solve(self) -> None:
-        """Condense all runs, join them, and find the reactions between them."""
+        """Condense all runs, join them, and compute the reactions between them."""
         plan, size = self.plan, self.size
         tasks = []
         for g in self.groups:

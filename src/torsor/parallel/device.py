@@ -22,7 +22,7 @@ from torsor.parallel.schedule import LaneTask, LevelSchedule, Operand, Operation
 from torsor.parallel.solver import INPUTS, OUTPUTS, results_of, schedule
 
 THREADS = 64  # per block: levels near the top of the tree have few lanes, and a lane needs many registers
-AT_ONCE = 16  # sums that are read before any is written: a thread waits for memory once, not for each of them
+AT_ONCE = 16  # sums read before any is written: a thread then waits for memory once, not for each of them
 
 
 def source(operations: Sequence[Operation], threads: int = THREADS) -> str:
@@ -42,7 +42,7 @@ def _kernel(number: int, operation: Operation, threads: int) -> str:
         parameters.append(", ".join([f"{kind}* {name}, const long long* {name}_index", *where]))
         places.append(f"  {name} += {name}_index ? {name}_index[lane] : {name}_base + lane * {name}_step;")
 
-    # of a flat result: what each entry is an entry of
+    # for a flat result: the part to which each entry belongs
     parts = [(name, *index) for name, shape in results.items() for index in np.ndindex(*shape)]
 
     def entry(name: Any) -> str:
@@ -55,9 +55,9 @@ def _kernel(number: int, operation: Operation, threads: int) -> str:
     w = CWriter(64)
     found = [(entry(name), x) for name, x in w.emit(operation.code, entry).items()]
     for some in (found[k : k + AT_ONCE] for k in range(0, len(found), AT_ONCE)):
-        there = {place: w.let(place) for place, _ in some if place.startswith("sum_")}
+        current = {place: w.let(place) for place, _ in some if place.startswith("sum_")}
         for place, x in some:
-            w.do(f"{place} = {f'{there[place]} + {x}' if place in there else x};")
+            w.do(f"{place} = {f'{current[place]} + {x}' if place in current else x};")
     body = "\n".join([*places, *w.lines])
     return f"""\
 // {operation.name}: {operation.work} operations
@@ -84,7 +84,7 @@ class DeviceScheduleRunner:
         text = source(operations)
         module = cp.RawModule(code=text, options=OPTIONS)
         kernels = {id(x): module.get_function(f"task_{k}") for k, x in enumerate(operations)}
-        self._alive: list[Any] = []  # arrays of places that launches refer to
+        self._alive: list[Any] = []  # arrays of places that launches use
         self._launches = [(kernels[id(task.operation)], task.lanes, self._arguments(task)) for task in tasks]
         stream = cp.cuda.Stream(non_blocking=True)
         with stream:
@@ -124,7 +124,7 @@ class DeviceScheduleRunner:
         self.graph.launch(cupy().cuda.get_current_stream())
 
     def run(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> list[Any]:
-        """Copies of buffers after a run on these inputs; the call does not wait for the device."""
+        """Copies of buffers after a run with these inputs; the call does not wait for the device."""
         self.fill(inputs)
         self.launch()
         return [self.buffers[name].copy() for name in outputs]

@@ -17,12 +17,12 @@ from torsor.backends.cpu import pool
 from torsor.parallel.schedule import LaneTask, LevelSchedule, Operand
 
 Array = NDArray[Any]
-# Fewer lanes than this are not worth waking another thread for.
+# With fewer lanes than this another thread is not worthwhile.
 THREAD_LANES = 512
 
 
 class ScheduleRunner:
-    """Memory for one schedule, and its calls, prepared once: running the schedule is a loop over the calls."""
+    """Memory for one schedule, and its calls, prepared once; a run is a loop over the calls."""
 
     def __init__(self, schedule: LevelSchedule, threads: int = 1) -> None:
         self.schedule, self.threads = schedule, threads
@@ -33,7 +33,7 @@ class ScheduleRunner:
         self._lock = threading.Lock()
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Fill the buffers of the inputs, do all levels in order, and return copies of buffers."""
+        """Fill the buffers of the inputs, run all levels in order, and return copies of buffers."""
         with self._lock:
             for name, values in inputs.items():
                 self.buffers[name][: values.size] = values.ravel()
@@ -69,7 +69,7 @@ class ScheduleRunner:
         return scatter
 
     def _adding(self, task: LaneTask, lanes: slice, reads: list[Any]) -> Callable[[], Any]:
-        """A call that writes the first entries of its result and adds the others to what is in their places."""
+        """A call that writes the first entries of its result and adds the others in place."""
         operation = task.operation
         ends = np.cumsum([prod(operation.written), *map(prod, operation.adds.values())]).tolist()
         indices = [

@@ -1,4 +1,4 @@
-"""The operations that the schedule of a chain is made of: `torsor.algorithms.constraint_force` between flat numbers.
+"""The operations of the schedule of a chain: `torsor.algorithms.constraint_force` on flat numbers.
 
 They depend on the kind of the bodies (joint type and form of placement) and on the size of a block, never on the
 model, so all models share them.
@@ -29,13 +29,13 @@ SIDE = 27  # numbers of an inertia and a wrench
 
 
 def input_shapes(kind: Kind, inputs: Sequence[str]) -> dict[str, int]:
-    """How many numbers of each input one body of a kind takes."""
+    """The count of numbers of each input for one body of a kind."""
     joint = joint_named(kind.joint)
     return {name: place_of(name).count(joint) for name in inputs}
 
 
 def is_loaded(kind: Kind, inputs: Sequence[str]) -> bool:
-    """Whether rotors turn with the joints of a kind."""
+    """Whether the joints of a kind have rotors."""
     return kind.rotors or "added_inertia" in inputs
 
 
@@ -51,7 +51,7 @@ def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]]
 
 
 class _Table(dict):
-    """A body's constants by name.  A constant that does not matter may be missing; it then reads as zero."""
+    """A body's constants by name.  An unused constant may be missing; it then reads as zero."""
 
     def __missing__(self, name: str) -> float:
         return 0.0
@@ -59,7 +59,7 @@ class _Table(dict):
 
 @functools.cache
 def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
-    """The names of the constants that are used for bodies of a kind."""
+    """The names of the constants for bodies of a kind."""
     tape = Tape()
     link = FramedLink.of(kind, NumberSymbols(tape, kind))
     scalars = leaves((link.M, link.exp(Vec.of([tape.input("q")] * link.joint.nq)), link.inertia, link.second_moment))
@@ -80,7 +80,7 @@ def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class RunOperation:
-    """An operation on a run, and which constants of its bodies it takes, as rows of its first input."""
+    """An operation on a run, and the constants of its bodies that it takes, as rows of its first input."""
 
     operation: Operation
     names: tuple[str, ...]
@@ -164,7 +164,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
 
 def _with_constants(every: tuple[str, ...], function: Callable[..., Any], length: int,
                     more: Mapping[str, tuple[int, ...]]) -> RunOperation:  # fmt: skip
-    """The operation, with a table of only those constants that it uses."""
+    """The operation, with a table of only the constants that it uses."""
 
     def with_table(names: tuple[str, ...]) -> Operation:
         given = functools.update_wrapper(functools.partial(function, names), function)
@@ -220,7 +220,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How to keep a `Run`: which of its scalars, and where each is found again."""
+    """How to keep a `Run`: the scalars to store, and where to read each of them."""
 
     like: cf.Run  # of plain numbers, `_Number`s and `_Kept`s
     kept: tuple[int, ...]  # places among all its scalars
@@ -235,7 +235,7 @@ class _Layout:
 
 
 def _lay_out(condensed: Callable[..., Any], names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> _Layout:
-    """Keep every scalar that is not a plain number, not a constant of the run and not kept already."""
+    """Keep every scalar that is not a plain number, not a constant of the run and not already kept."""
     runs: list[cf.Run] = []
 
     def look(*arguments: Any) -> list[Scalar]:
@@ -263,7 +263,7 @@ def _lay_out(condensed: Callable[..., Any], names: Sequence[str], shapes: Mappin
 
 
 class Side:
-    """What the side branches of a body add to it."""
+    """The contributions of the side branches to a body."""
 
     def __init__(self, I: Inertia, F: Spatial) -> None:
         self.I, self.F = I, F

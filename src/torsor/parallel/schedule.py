@@ -1,4 +1,4 @@
-"""A schedule: work cut into levels, all operations of a level independent of each other.  Plain data.
+"""A schedule: work divided into levels, with independent operations in each level.  It is plain data.
 
     Operation   a pure function of a few numbers, written over any scalar
     LaneTask        one operation on many lanes, and where each lane reads and writes
@@ -34,7 +34,7 @@ Places = range | Array
 class Operation:
     """A pure function of nested lists of scalars; it is traced, counted and compiled on first use.
 
-    adds: parts of a flat result that are added to what is in their places, by name; they are the last entries.
+    adds: parts of a flat result that are added in place, by name; they are the last entries.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]],
@@ -71,7 +71,7 @@ class Operation:
 
     @cached_property
     def depth(self) -> int:
-        """The longest sequence of dependent operations: the time on a machine with unlimited parallelism."""
+        """The longest sequence of dependent operations: the time with unlimited parallelism."""
         longest = [0] * len(self.code.nodes)
         for i, node in enumerate(self.code.nodes):
             counts = node.op not in ("in", "const", "neg")
@@ -84,7 +84,7 @@ class Operation:
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """Where the lanes of a task find an argument, or leave a result."""
+    """Where the lanes of a task read an argument or write a result."""
 
     buffer: str
     base: Places
@@ -142,7 +142,7 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class LevelSchedule:
-    """Levels in order; `sizes` of all buffers, and `contents` of those that hold something from the start.
+    """Levels in order; `sizes` of all buffers, and the initial `contents` of some.
 
     The buffers `cleared` are set to zero before each run.
     """
@@ -154,7 +154,7 @@ class LevelSchedule:
 
     @property
     def depth(self) -> int:
-        """The number of levels: on a GPU, of launches."""
+        """The number of levels; on a GPU, of launches."""
         return len(self.levels)
 
     @property

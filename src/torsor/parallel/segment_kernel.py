@@ -11,8 +11,8 @@
     records   one per segment, with the values of the whole segment: W records side by side, that of the head in
               the last lane of the first W
 
-Two functions work on a block.  `condense` finds its records; `release` finds its joint accelerations once all records
-are complete.  Blocks are so short that the values one sweep keeps for the next stay in the cache.
+Two functions work on a block.  `condense` computes its records; `release` computes its joint accelerations once all
+records are complete.  Blocks are so short that the values that one sweep keeps for the next stay in the cache.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SegmentOutline(NamedTuple):
     name: str  # of its machine code
     head: Layout
     block: Layout
-    record: int  # numbers
+    record: int  # the size of a record, in numbers
 
     def to_json(self) -> str:
         return json.dumps(self)
@@ -177,10 +177,10 @@ class SegmentSteps:
 
 
 class _Record:
-    """The record of one segment, or of as many segments side by side as the code has lanes."""
+    """The record of one segment, or of one segment per lane of the code, side by side."""
 
     def __init__(self, w: LLVMWriter, steps: SegmentSteps, width: int, segment: str, records: str = "%records") -> None:
-        """`width`: how many records lie side by side."""
+        """`width`: the number of records side by side."""
         self.w, self.places, self.row = w, steps.places, width * w.target.size
         block, lane = w.i64("udiv", segment, width), w.i64("urem", segment, width)
         start = w.address(records, w.i64("mul", block, len(self.places) * self.row))
@@ -193,7 +193,7 @@ class _Record:
         return [self.get(name, k) for k in range(len(leaves(like)))]
 
     def put(self, values: Mapping[tuple[str, int], str]) -> None:
-        """Store values; one that has no place in the record is skipped."""
+        """Store values; a value without a place in the record is skipped."""
         for name, x in values.items():
             if name in self.places:
                 self.w.store(x, self._address(*name))
@@ -207,9 +207,9 @@ class _Record:
 
 def _chain_function(name: str, code: Code, handed: str, steps: SegmentSteps, one: Target, width: int,
                     outward: bool = True) -> EntryFunction:  # fmt: skip
-    """A sweep over the segments %first to %last; the value passed on is read from %hand and finally stored there.
+    """A sweep over the segments %first to %last; the value handed on is read from %hand and finally stored there.
 
-    The handle is that of the segment beyond.
+    The handle is that of the next segment outward.
     """
     w = LLVMWriter(one)
     hands = [x for x in code.outputs if x[0] == handed]
@@ -243,7 +243,7 @@ class _Memory(Tables):
         self.index = w.load_ptr("%data", INDEX)
         self.table = w.address(w.load_ptr("%data", NUMBERS), w.i64("mul", "%first", size))
         self.next_table = w.i64("mul", size, w.target.lanes)  # bytes from this one
-        self.nv = 0  # nobody asks
+        self.nv = 0  # not used
         self.fetching = False
 
     def number(self, body: Body, kind: int, name: str) -> str:
@@ -300,7 +300,7 @@ SEGMENTS = f"{entry.BLOCK}, ptr %records, i64 %segment"
 
 
 def _condense_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width: int) -> EntryFunction:
-    """The records of W segments; they depend on other segments only through the angular velocity before them."""
+    """The records of W segments, which depend on other segments only through the angular velocity before them."""
     w = LLVMWriter(target)
     s = _SegmentWriter(w, sweeps.condense, sweeps.layout, steps, width)
     turns, motion, condense = sweeps.condense.passes
@@ -309,7 +309,7 @@ def _condense_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, widt
     w.do(f"call void @turn(ptr %records, i64 %segment, i64 {last}, ptr %spin)")
     A0 = (SPATIAL, s.motion(motion))
     s.record.put_all("segment", s.along(condense, s.start(sg.TwoHandles.nothing, A0=A0), fetching=True))
-    if target.lanes == width:  # the handle of the head is never used
+    if target.lanes == width:  # the handle of the head is not used
         s.record.put(s.at_first(steps.handle))
     return EntryFunction(f"condense_{target.lanes}", f"{SEGMENTS}, ptr noalias %spin", w)
 
@@ -330,7 +330,7 @@ def _release_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width
 
 
 def _state_function(inputs: Sequence[str], steps: SegmentSteps, one: Target, width: int) -> EntryFunction:
-    """One state: condense all parts, go along the chain of segments and back, release all parts."""
+    """One state: condense all parts, sweep along the chain of segments and back, release all parts."""
     w = LLVMWriter(one)
     head, block, base = (w.load_ptr("%data", k) for k in (HEAD, BLOCK, BASE))
     blocks, records = w.load_i64("%data", BLOCKS), w.address("%work", w.load_i64("%data", RECORDS))

@@ -1,6 +1,6 @@
-"""Forward dynamics of one long chain by segments that lie side by side in the lanes of vectors, on one core.
+"""Forward dynamics of one long chain by segments in the lanes of vectors, on one core.
 
-This takes twice the operations of the sweeps along the whole chain, but does eight at a time
+This takes twice the operations of the sweeps along the whole chain, but computes eight at a time
 (`torsor.algorithms.segments`).
 """
 
@@ -28,11 +28,11 @@ from torsor.parallel.solver import alike, check_inertias
 Array = NDArray[Any]
 
 INPUTS = ("q", "v", "tau")
-FEWEST_LANES = 4  # with two, the segments would not make up for their additional operations
-LENGTH = 128  # most bodies per segment: the values kept for a block of segments have to stay in the cache
-HEAD = 4  # bodies next to the base that may be of other kinds than those that follow
+FEWEST_LANES = 4  # with two, the segments would not compensate for their additional operations
+LENGTH = 128  # most bodies per segment: the values kept for a block of segments must stay in the cache
+HEAD = 4  # bodies next to the base whose kinds may differ from those that follow
 PERIOD = 16  # the longest repeating pattern of kinds
-# The cost of a body in the head, and of one more segment, in units of a body in a segment.
+# The costs of a body in the head, and of one more segment, relative to a body in a segment.
 HEAD_COST, SEGMENT_COST = 7, 8
 CACHE_LINE = 64  # bytes
 # words of a body's row of the index (see `torsor.compiler.abi`)
@@ -53,9 +53,9 @@ class ChainPart(NamedTuple):
 
 
 def cut(kind: Array, lanes: int) -> tuple[ChainPart, ChainPart] | None:
-    """Cut a chain of bodies of these kinds into a head, which is one segment, and segments that are alike, if possible.
+    """Cut a chain of bodies of these kinds into a head, which is one segment, and segments of equal kinds, if possible.
 
-    Every length that the kinds allow is tried; the cheapest is taken.
+    Every length that the kinds allow is tried; the cheapest is used.
     """
     n = kind.size
     period = next((p for p in range(1, PERIOD + 1) if np.array_equal(kind[HEAD + p :], kind[HEAD:-p])), None)
@@ -70,7 +70,7 @@ def cut(kind: Array, lanes: int) -> tuple[ChainPart, ChainPart] | None:
 
 
 class Segments:
-    """Forward dynamics of one chain: called with q (..., nq), v and tau (..., nv), and with what `options` names."""
+    """Forward dynamics of one chain: called with q (..., nq), v and tau (..., nv), and the inputs in `options`."""
 
     def __init__(self, model: Model, *, options: Sequence[str] = (), lanes: int | None = None) -> None:
         host = codegen.host()
@@ -100,8 +100,8 @@ class Segments:
 def serving(model: Model) -> Segments | None:
     """The `Segments` of a model, if the chain can be cut and does not lose digits.
 
-    Whether a state loses digits is only known once it is computed.  A chain that loses digits at random angles does so
-    in most states: plain sweeps serve it better from the start.
+    Whether a state loses digits is known only after computing it.  A chain that loses digits at random angles does so
+    in most states: for such a chain plain sweeps are better.
     """
     try:
         segments = Segments(model)
@@ -113,7 +113,7 @@ def serving(model: Model) -> Segments | None:
 
 
 def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[ChainPart, ChainPart]]:
-    """The model in its short frames, or with its placements alike if only that makes the segments alike."""
+    """The model in its short frames, or with placements of one form if only that makes the segments equal."""
     if model.is_chain:
         for frames in (framed(model), structured(alike(short_frames(model), HEAD))):
             parts = cut(frames.kind, lanes)
@@ -135,11 +135,11 @@ def _kind(frames: Framed, part: ChainPart) -> Array:
 
 def _data(frames: Framed, parts: tuple[ChainPart, ChainPart], outline: kernel.SegmentOutline,
           inputs: Sequence[str]) -> tuple[Array, tuple[Any, ...]]:  # fmt: skip
-    """The words of `torsor.parallel.segment_kernel`, and what they point to."""
+    """The words of `torsor.parallel.segment_kernel`, and the data that they point to."""
     model, block = frames.model, parts[1]
     arrays = {name: place_of(name).starts(model) for name in (*inputs, "qdd")}
     data = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
-    base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g = accelerating by -g without gravity
+    base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g: acceleration -g
     words = np.zeros(kernel.WORDS + 2 * len(arrays), np.int64)
     words[kernel.RUNTIME] = runtime().ctypes.data
     words[kernel.BLOCKS], words[kernel.BASE] = block.blocks, base.ctypes.data
@@ -156,7 +156,7 @@ class _PartData(NamedTuple):
 
     words: Array
     owned: tuple[Array, ...]
-    scratch: int  # bytes that a block needs while it is worked on
+    scratch: int  # bytes of scratch memory for a block
 
 
 def _part(frames: Framed, part: ChainPart, layout: Layout, arrays: Mapping[str, Array]) -> _PartData:

@@ -22,9 +22,9 @@ from torsor.parallel.schedule import LevelSchedule
 
 Array = NDArray[Any]
 
-# A body whose smallest moment of inertia is below this fraction of its largest cannot be told from a rod.
+# A body whose smallest moment of inertia is below this fraction of its largest counts as a rod.
 SINGULAR_INERTIA = 1e-12
-# Placements made alike cost 1.1 times the operations, but broken runs cost copies: three times the time on
+# Placements of one form cost 1.1 times the operations, but broken runs cost copies: three times the time on
 # 100,000 links of which one in a hundred had another form.
 FEWER_RUNS = 0.95
 INPUTS = {"forward_dynamics": ("q", "v", "tau"), "mass_solve": ("q", "b"), "log_det": ("q",)}
@@ -33,11 +33,11 @@ OUTPUTS = {"forward_dynamics": "qdd", "mass_solve": "qdd", "log_det": "log_det"}
 
 def schedule(model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = (),
              lanes_apart: bool = True, run: int = RUN, vjp: bool = False) -> LevelSchedule:  # fmt: skip
-    """The levels that compute a function of a model: "forward_dynamics", "mass_solve" or, of a chain, "log_det".
+    """The levels that compute a function of a model: "forward_dynamics", "mass_solve" or, for a chain, "log_det".
 
     lanes_apart   memory for the vectors of a processor; False: for the threads of a GPU
     run           bodies that one operation condenses: 1 is plain block elimination of the constraint forces
-    vjp           with the levels of the adjoint; of a chain
+    vjp           adds the levels of the adjoint; only for a chain
     """
     inputs = (*INPUTS[function], *options)
     plan = ScheduleBuilder(store(model).once("frames of levels", lambda: _framed(model)), inputs, lanes_apart, run)
@@ -50,14 +50,14 @@ def schedule(model: Model, function: str = "forward_dynamics", *, options: Seque
 
 
 def results_of(function: str, vjp: bool) -> tuple[str, ...]:
-    """The buffers that hold the results: with `vjp`, one for each input."""
+    """The buffers of the results: with `vjp`, one for each input."""
     if not vjp:
         return (OUTPUTS[function],)
     return (BY_FREEDOM, *(cotangent(name) for name in INPUTS[function][1:]))
 
 
 class Solver:
-    """A function of one model: its schedule, and an engine to run it on one state after the other."""
+    """A function of one model: its schedule, and an engine that runs it on one state after the other."""
 
     def __init__(self, model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = (),
                  threads: int = 1, run: int = RUN, vjp: bool = False) -> None:  # fmt: skip
@@ -101,7 +101,7 @@ def check_inertias(model: Model, method: str) -> None:
 
 
 def _framed(model: Model) -> Framed:
-    """The model in its short frames, or with its placements alike where that leaves fewer runs of equal bodies."""
+    """The model in its short frames, or with placements of one form if that leaves fewer runs of equal bodies."""
     check_inertias(model, "constraint-force")
     short = short_frames(model)
     even = alike(short, 1)
@@ -110,9 +110,9 @@ def _framed(model: Model) -> Framed:
 
 
 def alike(framed: Framed, first: int) -> Framed:
-    """Give bodies with the same joint type one kind, from body `first` on: a placement with all screws that any has.
+    """Give bodies with the same joint type one kind, from body `first` on: a placement with the screws of all of them.
 
-    A screw that a placement lacks becomes a screw by zero.
+    A missing screw becomes a screw by zero.
     """
     longest: dict[tuple[str, bool], Kind] = {}
     for kind in (framed.kinds[k] for k in np.unique(framed.kind[first:])):

@@ -1,13 +1,13 @@
 """Show a model, a motion or a study in the browser: `torsor.view(x)`.
 
-The package holds plots for papers (`plots`), and a page that plays a motion in 3-D (`page`).
+The package has plots for papers (`plots`), and a page that plays a motion in 3-D (`page`).
 
 Parameters
 ----------
 shown : Model, Trajectory, Study, str or Path
-    What is shown; a name of the zoo, or a model or robot file, is read first.
+    The object to show; a name of the zoo, or a model or robot file, is loaded first.
 *what : (nq,) or (m, nq) array_like, str or Path
-    What the method `view` of that takes: a configuration of a model, (nq,), or several; the path of the page.
+    The arguments of its method `view`: one or more configurations of a model; the path of the page.
 **options : optional
     By name: `q`, `path`, `live`, `forces`.
 
@@ -19,7 +19,7 @@ path : Path
 Raises
 ------
 ArgumentError
-    There is no such machine, or nothing in it can be shown.
+    There is no such machine, or the object cannot be shown.
 
 Examples
 --------

@@ -1,6 +1,7 @@
-"""A page in a Chromium that is installed, without a window: pictures and movies of it, and tests.
+"""A page in an installed Chromium without a window, for pictures, movies and tests.
 
-Chromium is spoken to through a pipe, in the messages of its DevTools (https://chromedevtools.github.io/devtools-protocol).
+Chromium is controlled through a pipe, with messages of its DevTools
+(https://chromedevtools.github.io/devtools-protocol).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader", "--disable-background-networking",
     "--no-first-run", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
-# Chromium reads from file 3 and writes to file 4: this puts two others there, whatever their numbers are.
+# Chromium reads from file descriptor 3 and writes to 4: this moves two descriptors there, whatever their numbers are.
 BEGIN = """
 import os, sys
 from fcntl import F_DUPFD, fcntl
@@ -44,7 +45,7 @@ def installed() -> str | None:
 
 
 class Browser:
-    """A page of a file, `width` by `height` pixels, ready to be looked at."""
+    """The page of a file, `width` by `height` pixels, rendered."""
 
     def __init__(self, page: str | Path, width: int = 1280, height: int = 800, theme: str = "light") -> None:
         program = installed()
@@ -83,7 +84,7 @@ class Browser:
         self.close()
 
     def evaluate(self, script: str) -> Any:
-        """The value of JavaScript in the page; a promise is waited for."""
+        """The value of JavaScript in the page; a promise is awaited."""
         found = self._ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in found:
             raise ArgumentError(f"the page fails: {found['exceptionDetails'].get('exception', {}).get('description')}")

@@ -1,4 +1,4 @@
-"""What a page lets people turn and read: joints, torques, limits, and curves over time."""
+"""The controls and readings of a page: joints, torques, limits, and curves over time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from torsor.view.tube import floats
 
 Array = NDArray[Any]
 
-TURN, SHIFT = pi, 1.0  # how far a joint without limits is turned (rad) or shifted (m)
+TURN, SHIFT = pi, 1.0  # the range of a joint without limits (rad, m)
 MOST_SLIDERS = 120
-MOST_NUMBERS = 400_000  # of the curves of a page
+MOST_NUMBERS = 400_000  # in the curves of a page
 
 
 def single_joints(model: Model) -> list[tuple[int, int, int, str]]:
-    """(body, place in q, place in v, unit) of the joints with one coordinate that follow no other."""
+    """(body, index in q, index in v, unit) of the joints with one coordinate that follow no other."""
     followers = {coupling.follower for coupling in model.couplings}
     found = []
     for i, (begin, end) in enumerate(pairwise(model.q_start.tolist())):
@@ -36,7 +36,7 @@ def single_joints(model: Model) -> list[tuple[int, int, int, str]]:
 
 
 def joint_sliders(model: Model) -> list[dict[str, Any]]:
-    """The joints that people can turn, with their limits."""
+    """The joints that the user can turn, with their limits."""
     result = []
     for body, at, v, unit in single_joints(model)[:MOST_SLIDERS]:
         most = TURN if unit == "rad" else SHIFT
@@ -49,7 +49,7 @@ def joint_sliders(model: Model) -> list[dict[str, Any]]:
 
 
 def torque_sliders(model: Model, scale: float) -> list[dict[str, Any]]:
-    """The joints on which people can push; `scale`: the largest torque (N m) of a joint without a limit."""
+    """The joints on which the user can push; `scale`: the largest torque (N m) of a joint without a limit."""
     result = []
     for body, _, v, unit in single_joints(model)[:MOST_SLIDERS]:
         effort = float(model.effort[v])
@@ -64,7 +64,7 @@ def _position_units(model: Model) -> dict[str, str]:
 
 
 def force_units(model: Model) -> dict[str, str]:
-    """The unit of what moves a coordinate, by the unit of the coordinate."""
+    """The unit of a generalised force, by the unit of the coordinate."""
     return {RADIAN: model.units.torque, METRE: model.units.force}
 
 
@@ -77,7 +77,7 @@ def limits_of(model: Model, body: int) -> list[list[Any]]:
 
 
 def columns(model: Model, with_torques: bool = True) -> dict[str, list[dict[str, Any]]]:
-    """The curves of a page by quantity: name, unit, limb and place."""
+    """The curves of a page by quantity: name, unit, limb and index."""
     found, names = limbs(model), limbs(model).names
     single = single_joints(model)
 
@@ -110,6 +110,6 @@ def series(run: Trajectory, t: Array) -> dict[str, str]:
 
 
 def couplings(model: Model) -> Iterator[list[float]]:
-    """Of every joint that follows another: its place in q, that of the other, ratio and offset."""
+    """For every joint that follows another: its index in q, that of the other, ratio and offset."""
     for follower, leader, ratio, offset in model.couplings:
         yield [int(model.q_start[follower]), int(model.q_start[leader]), ratio, offset]

@@ -1,4 +1,4 @@
-"""The limbs of a machine: unbranched runs of bodies, by which pictures colour and group them."""
+"""The limbs of a machine: unbranched runs of bodies, which pictures colour and group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[np.int64]
 
 
 class Limbs(NamedTuple):
-    """of (n,) the limb of every body;  place (n,) how many bodies of its limb come before it;  names of the limbs."""
+    """of (n,) the limb of every body;  place (n,) the index of a body in its limb;  names of the limbs."""
 
     of: Array
     place: Array
@@ -21,7 +21,7 @@ class Limbs(NamedTuple):
 
 
 def limbs(model: Model) -> Limbs:
-    """A limb begins at the base, at a body with siblings, and behind a floating base."""
+    """A limb begins at the base, at a body with siblings, and after a floating base."""
     of, place = np.zeros(model.n, np.int64), np.zeros(model.n, np.int64)
     children, count = model.children_count, 0
     for i, parent in enumerate(model.parent.tolist()):
@@ -39,11 +39,11 @@ def is_floating(model: Model, body: int) -> bool:
     return bool(model.parent[body] < 0 and width >= 3 and model.q_start[body + 1] - model.q_start[body] > 4)
 
 
-MANY = 8  # bodies of a chain that are told apart by their colours
+MANY = 8  # bodies of a chain with distinct colours
 
 
 def limb_colours(model: Model) -> list[tuple[int, int]]:
-    """(number of a colour, place in its limb) of every body: a colour per limb; of a short chain, one per body."""
+    """(index of a colour, place in its limb) of every body: one colour per limb; for a short chain, one per body."""
     found = limbs(model)
     if len(found.names) == 1 and model.n <= MANY:
         return [(i, 0) for i in range(model.n)]

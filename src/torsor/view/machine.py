@@ -1,8 +1,8 @@
-"""A machine that computes in a page: its functions and its steps as one module of WebAssembly.
+"""A machine that computes in a page: its functions and its steps as one WebAssembly module.
 
 The steps are those of `motion/steps.py` under the law of all forces, friction, stops and springs. `lowering.cut` cuts
-each where it asks for accelerations; here, the pieces and the programs they ask for become calls on one memory. Where
-every joint acts by itself, the pieces are those of one freedom, or of one joint with a quaternion, for all alike.
+each where it needs accelerations; here, the pieces and the programs they need become calls on one memory. If the joints
+act independently, a piece for one freedom, or for one joint with a quaternion, serves all of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_FREEDOMS = 2000  # of a machine that moves in a page in real time
 
 @dataclass(frozen=True)
 class _Hand:
-    """Wrenches on the bodies, which the page gives, and a damper at every joint."""
+    """Wrenches on the bodies, set by the page, and a damper at every joint."""
 
     damping: float
 
@@ -54,7 +54,7 @@ class _Hand:
 
 
 def poses_only(model: Model) -> dict[str, Any]:
-    """The data of a page in which the joints of a machine can be turned."""
+    """The data of a page in which the user can turn the joints of a machine."""
     module, own = Module(), Members(compact(short_frames(model)), {})
     arrays = {"q": module.zeros((model.nq,))}
     found = module.export("bodies", _kernel(kinematics.body_poses, own), arrays).out
@@ -62,7 +62,7 @@ def poses_only(model: Model) -> dict[str, Any]:
 
 
 def moving(model: Model, forces: Any = (), pace: float = 1.0) -> dict[str, Any]:
-    """The data of a page in which a machine moves by its equations of motion, `pace` times as fast as in life."""
+    """The data of a page in which a machine moves by its equations of motion, at `pace` times real time."""
     if model.nv > MOST_FREEDOMS:
         raise ArgumentError(f"a page moves {MOST_FREEDOMS} freedoms at most; {model!r} has {model.nv}")
     batch = ModelBatch(model, gravity=np.stack([model.gravity, model.gravity + 1.0]))  # gravity becomes an input
@@ -88,7 +88,7 @@ def moving(model: Model, forces: Any = (), pace: float = 1.0) -> dict[str, Any]:
 
 
 def _kernel(algorithm: Algorithm, own: Members, options: Sequence[str] = ()) -> WasmKernel:
-    """A kernel, made once, so that all that ask for it call the same code."""
+    """A kernel, made once, so that all callers use the same code."""
     key = "wasm", algorithm.name, tuple(options)
     model = own.frames.model
     return own.store.once(
@@ -97,20 +97,20 @@ def _kernel(algorithm: Algorithm, own: Members, options: Sequence[str] = ()) -> 
 
 
 def _data(module: Module, arrays: Mapping[str, WasmArray], outputs: Mapping[str, WasmArray]) -> dict[str, Any]:
-    """What the page reads: the module, and where its arrays are."""
+    """The data that the page reads: the module, and the positions of its arrays."""
     places = {name: [x.at, prod(x.shape)] for name, x in arrays.items()}
     found = {name: [x.at, prod(x.shape)] for name, x in outputs.items()}
     return {"module": text(zlib.compress(module.to_bytes(), 9)), "arrays": places, "outputs": found}
 
 
-# ---- what moves by itself ----
+# ---- units that move independently ----
 
 
 class _Unit(NamedTuple):
-    """Neighbours of one kind that act and move each by themselves: freedoms, joints with quaternions, or a machine.
+    """Neighbours of one kind that act and move independently: freedoms, joints with quaternions, or a machine.
 
     joint   the code of the joint, -1 for freedoms, -2 for a whole machine;  curved: whether springs act at a quaternion
-    q, v    where their coordinates and velocities begin;  number: how many they are
+    q, v    the starts of their coordinates and velocities;  number: their count
     nq, nv  the coordinates and velocities of one
     """
 
@@ -123,7 +123,7 @@ class _Unit(NamedTuple):
     nv: int
 
     def rows(self, arrays: Sequence[WasmArray], first: int = 0) -> list[WasmArray]:
-        """Their part of arrays, a row for each; the first of (q, v, ...) is one of coordinates."""
+        """Their part of arrays, one row per unit; the first of (q, v, ...) is an array of coordinates."""
         places = [(self.q, self.nq), *[(self.v, self.nv)] * len(arrays)][first:]
         return [x.part(begin, self.number, width) for x, (begin, width) in zip(arrays, places)]
 
@@ -140,12 +140,12 @@ def _units(law: Law) -> list[_Unit]:
             found += [_Unit(-1, False, q + k, v + k, 1, 1, 1) for k in range(joint.nv)]
         else:
             found.append(_Unit(code, curved, q, v, 1, joint.nq, joint.nv))
-    alike = (list(run) for _, run in groupby(found, key=lambda unit: unit[:2]))
-    return [run[0]._replace(number=len(run)) for run in alike]
+    runs = (list(run) for _, run in groupby(found, key=lambda unit: unit[:2]))
+    return [run[0]._replace(number=len(run)) for run in runs]
 
 
 def _alone(step: Step, unit: _Unit) -> Step:
-    """The step of one of a unit."""
+    """The step of a single member of a unit."""
     if unit.joint < 0:
         return step.one_freedom if unit.joint == -1 else step
     model, law = Model.chain(JOINTS[unit.joint].name, n=1, mass=1.0, inertia=(1.0, 1.0, 1.0)), step.law
@@ -159,7 +159,7 @@ def _alone(step: Step, unit: _Unit) -> Step:
 
 
 def _numbers(law: Law, values: Array, units: Sequence[_Unit]) -> Array:
-    """The numbers of a law, unit by unit, in the order in which the law of one alone has them."""
+    """The numbers of a law, unit by unit, in the order of the law of a single member."""
     if units[0].joint == -2:
         return values
     rows = gains_by_freedom(law, values, 1)[:, 0]
@@ -185,12 +185,12 @@ def _memory(module: Module, law: Law, values: Array, step: float) -> dict[str, W
 
 
 class _Moves:
-    """The methods of a page as calls that move the state in place; they share their kernels and what these ask for."""
+    """The methods of a page as calls that move the state in place; they share kernels and their requests."""
 
     def __init__(self, module: Module, law: Law, units: Sequence[_Unit], arrays: Mapping[str, WasmArray]) -> None:
         self.module, self.units, self.arrays = module, units, arrays
         self.state, model = [arrays["q"], arrays["v"]], law.model
-        self.asked = [module.zeros((n,)) for n in (model.nq, *[model.nv] * 3)]  # q, v, tau, added inertia
+        self.request_arrays = [module.zeros((n,)) for n in (model.nq, *[model.nv] * 3)]  # q, v, tau, added inertia
         self.nothing_added = module.zeros((model.nv,))
 
     def calls(self, step: Step) -> list[KernelCall]:
@@ -207,7 +207,7 @@ class _Moves:
                 gain = self.arrays["gain"].part(place, unit.number, width)
                 place += unit.number * width
                 given = [*unit.rows(self.state), *unit.rows([self.arrays["tau"]], 1), gain, self.arrays["h"]]
-                results = (self.asked if piece.ask else self.state)[: len(kernel.outputs)]
+                results = (self.request_arrays if piece.ask else self.state)[: len(kernel.outputs)]
                 calls.append(KernelCall(kernel, [*given, *unit.rows(found, 1), *unit.rows(results)]))
             if piece.ask:
                 found.append(self.module.zeros((step.model.nv,)))
@@ -215,22 +215,22 @@ class _Moves:
         return calls
 
     def _answer(self, step: Step, piece: Piece, found: WasmArray) -> KernelCall:
-        """What a piece asks for; one forward dynamics, with an added inertia, serves all methods."""
+        """The call that a piece requests; one forward dynamics, with an added inertia, serves all methods."""
         assert piece.ask is not None
         assert piece.ask.algorithm is not None
-        asked = self.asked[: len(piece.parts)]
+        requested = self.request_arrays[: len(piece.parts)]
         if not piece.ask.is_forward:
             own = step.members_in(piece.ask) or Members(compact(short_frames(piece.ask.model)), {})
             numbers = [self.arrays[name] for name in piece.ask.options]
-            return KernelCall(_kernel(piece.ask.algorithm, own, piece.ask.options), [*asked, *numbers, found])
+            return KernelCall(_kernel(piece.ask.algorithm, own, piece.ask.options), [*requested, *numbers, found])
         assert step.members is not None
         kernel = _kernel(step.algorithm, step.members, ("added_inertia", *step.numbers))
-        added = [] if len(asked) > 3 else [self.nothing_added]
-        return KernelCall(kernel, [*asked, *added, *(self.arrays[name] for name in step.numbers), found])
+        added = [] if len(requested) > 3 else [self.nothing_added]
+        return KernelCall(kernel, [*requested, *added, *(self.arrays[name] for name in step.numbers), found])
 
 
 def _kernel_of(piece: Piece, model: Model) -> WasmKernel:
-    """A piece with an array for each of the parts that it finds: q, v, tau, ..."""
+    """A piece with an array for each of its outputs: q, v, tau, ..."""
     parts = piece.parts or (slice(0, model.nq), slice(model.nq, model.nq + model.nv))
     names = [*(f"out{k}" for k in range(len(parts) - 1)), "out"]
     places = {("out", i): (name, i - part.start) for name, part in zip(names, parts)

@@ -1,4 +1,4 @@
-"""Pictures and movies of a page, drawn by a Chromium that is installed."""
+"""Pictures and movies of a page, drawn by an installed Chromium."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_PIXELS = 4096  # of a side
 
 def picture(scene: Scene, path: str | Path, t: float | None = None, size: tuple[int, int] = SIZE,
             theme: str = "light") -> Path:  # fmt: skip
-    """Write what a page shows at a time, without title and panels, as a .png file."""
+    """Write the view of a page at a time, without title and panels, as a .png file."""
     path = _path(path, (".png",))
     begin, end = scene.data["times"][0], scene.data["times"][-1]
     at = begin if t is None else number("t", t)
@@ -107,7 +107,7 @@ def _mp4(frames: Iterator[bytes], rate: float) -> bytes:
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdin is not None
         try:
-            with suppress(BrokenPipeError):  # it says why below
+            with suppress(BrokenPipeError):  # the reason is reported below
                 for frame in frames:
                     process.stdin.write(frame)
             _, errors = process.communicate()

@@ -1,7 +1,8 @@
-"""The 3-D page: one self-contained HTML file that plays a trajectory, with no other file and no network.
+"""The 3-D page: one self-contained HTML file that plays a trajectory, without other files and without a network.
 
-It is made of page.html, our scripts (`PLAYER`) and three.min.js (three.js, MIT: its licence is at the top of that file;
-`three_entry.js` says how it is made). The scene and three.js are deflated in the page.
+It consists of page.html, our scripts (`PLAYER`) and three.min.js (three.js, MIT: its licence is at the top of that
+file;
+`three_entry.js` says how it is made). The scene and three.js are compressed in the page.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ UNPACK = """<script>(async () => {
   const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   document.open(); document.write(text); document.close();
 })()</script>"""  # runs in the frame
-POINT = 0.1  # reach of a machine that is all at one point
+POINT = 0.1  # reach of a machine whose bodies are all at one point
 EYE = 3.3  # distance of the eye, in radii of the scene
 SWINGS = 0.02, 3.0  # s: machines that swing faster or more slowly are shown in slow motion or time lapse
-COVERED = 0.4  # of the bodies have shapes, where links between joints are not drawn
-SAMPLES = 50  # configurations that say where a machine can get to
-MOST_GHOSTS = 30  # trajectories beside the first
+COVERED = 0.4  # if this share of the bodies has shapes, links between joints are not drawn
+SAMPLES = 50  # random configurations to estimate the workspace of a machine
+MOST_GHOSTS = 30  # trajectories in addition to the first
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
-MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes of their own; more are one tube
+MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes; more are drawn as one tube
 PLAYER = ("stage.js", "bodies.js", "tube.js", "machine.js", "recorded.js", "panels.js", "page.js")
 THICK = 250  # radii of such a tube in the reach of the machine: two pixels at first sight
 
@@ -78,8 +79,9 @@ def write(shown: Trajectory | Scene, path: str | Path) -> Path:
 
 def show_model(model: Model, q: ArrayLike | None = None, path: str | Path | None = None, live: bool = False,
                forces: Any = ()) -> Path:  # fmt: skip
-    """The page of a model: its joints can be turned, or with `live`, it moves by its own equations of motion. Several
-    configurations (m, nq) are shown one after the other.
+    """The page of a model: the user can turn its joints; with `live`, it moves by its own equations of motion.
+
+    Several configurations (m, nq) are shown one after the other.
     """
     if isinstance(q, str | Path):
         raise ArgumentError(f"q must be a configuration, not {brief(q)}; the file of the page is path=")
@@ -108,7 +110,7 @@ def at_rest(model: Model, q: ArrayLike | None = None) -> Trajectory:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a page shows: the model, the data of the page, and how it was made."""
+    """The content of a page: the model, the data of the page, and how it was made."""
 
     model: Model
     data: dict[str, Any]
@@ -131,7 +133,7 @@ def page(shown: Trajectory | Scene) -> str:
 
 
 def inline(trajectory: Trajectory) -> str | None:
-    """The page as notebooks show it: compressed, in a frame of its own; None if it is very large."""
+    """The page for notebooks: compressed, in a separate frame; None if it is very large."""
     if not len(trajectory) or len(packed := zlib.compress(page(trajectory).encode("utf-8"), 9)) > MOST_INLINE:
         return None
     return f'<iframe style="{FRAME}" srcdoc="{escape(UNPACK % b64encode(packed).decode())}"></iframe>'
@@ -142,18 +144,18 @@ def deflated(content: str) -> str:
 
 
 def recorded_scene(run: Trajectory) -> Scene:
-    """A motion; where only configurations were kept, its velocities are those between them."""
+    """A motion; if only configurations were kept, velocities are computed from them."""
     run = run if run.v is not None and run.a is not None else run.motion()
     data = scene(run)
     t = np.array(data["times"])
-    if len(t) > 1 and data["bodies"]:  # of a tube, curves would cost as much as the page
+    if len(t) > 1 and data["bodies"]:  # the curves of a tube would be as large as the page
         found = series(run, t)
         data |= {"columns": columns(run.model, run.tau is not None), "series": found} if found else {}
     return Scene(run.model, data, run.about)
 
 
 def scene_of_many(runs: Trajectory) -> Scene:
-    """The motions of a rollout, which have one time."""
+    """The motions of a rollout, which share their times."""
     if runs.is_on_device:
         raise ArgumentError("the states are on a GPU: copy them to the host before they are viewed")
     q = np.asarray(runs.q, float)
@@ -170,7 +172,7 @@ def scene_of_many(runs: Trajectory) -> Scene:
 
 
 def scene_of_members(member: Callable[[int], Trajectory], numbers: Array) -> Scene:
-    """Many motions of one time: the first as a machine, and some of the others as lines from joint to joint."""
+    """Many motions with common times: the first as a machine, some of the others as lines from joint to joint."""
     chosen = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), 1 + MOST_GHOSTS)).astype(int)].tolist()
     if not chosen:
         raise ArgumentError("there is no trajectory to show")
@@ -195,7 +197,7 @@ def _skeleton(model: Model, q: Array, tips: dict[int, Array]) -> Array:
 
 
 def still_scene(model: Model, q: ArrayLike | None = None) -> Scene:
-    """A machine whose joints can be turned."""
+    """A machine whose joints the user can turn."""
     rest = at_rest(model, q)
     data = scene(rest)
     if data["bodies"] and len(joint_sliders(model)):
@@ -236,7 +238,7 @@ def _subtitle(model: Model, seconds: float = 0.0) -> str:
 
 
 def _pin(model: Model, q: Array) -> dict[str, Any]:
-    """Where a machine that floats is hung up: the highest far end of its limbs, or its base."""
+    """The point from which a floating machine hangs: the highest far end of its limbs, or its base."""
     ends = {i: p for i, p in _tips(model).items() if model.mass[i] > 0} | {i: np.zeros(3) for i in floating(model)}
     poses, up = dynamics.body_poses(model, q), _up(model)
     body = max(ends, key=lambda i: float((poses[i, :3, :3] @ ends[i] + poses[i, :3, 3]) @ up))
@@ -248,7 +250,7 @@ def _start(model: Model, q: Array) -> dict[str, Any]:
 
 
 def scene(trajectory: Trajectory) -> dict[str, Any]:
-    """The data of the page: the shape of every body, and its pose in every frame; of very many bodies, a tube."""
+    """The data of the page: the shape of every body, and its pose in every frame; for very many bodies, a tube."""
     model = trajectory.model
     if not len(trajectory):
         raise ArgumentError("the trajectory has no rows: there is nothing to show")
@@ -260,13 +262,13 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
     packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1)
     traces = np.stack([poses[:, i, :3, 3] + poses[:, i, :3, :3] @ p for i, p in tips.items()], axis=1)
     drawn, missing, corners = shapes(model)
-    pillars = np.zeros((len(t), min(1, len(_pillars(model))), 3))  # they stand on the origin
+    pillars = np.zeros((len(t), min(1, len(_pillars(model))), 3))  # a pillar stands on the origin
     p = np.concatenate([poses[..., :3, 3], traces, pillars], axis=1)
     root = next((i for i in range(model.n) if is_floating(model, i)), None)
     if root is not None:  # the camera follows it
         p = p - (poses[:, root, None, :3, 3] - poses[0, root, :3, 3])
     center, spread, floor = _stage(p, reach, _up(model))
-    with_shapes = len(corners) >= COVERED * model.n  # else, links are drawn as well
+    with_shapes = len(corners) >= COVERED * model.n  # otherwise, links are drawn as well
     if with_shapes:
         points = np.concatenate([_seen(poses[0], body, points) for body, points in corners.items()])
         low, high = points.min(axis=0), points.max(axis=0)
@@ -278,7 +280,7 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _tube_scene(trajectory: Trajectory) -> dict[str, Any]:
-    """The scene of a machine of very many bodies: links from joint to joint, all alike."""
+    """The scene of a machine of very many bodies: identical links from joint to joint."""
     model = trajectory.model
     tips, reach = _tips(model), _reach(model)
     wanted = frame_times(trajectory.t, model.n + len(tips))
@@ -298,7 +300,7 @@ def _tube_scene(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _around(model: Model, t: Array, traces: Array, stage: tuple[Array, float, float]) -> dict[str, Any]:
-    """What every scene has: times, the paths (frames, tips, 3) of the tips, floor and camera."""
+    """The common data of scenes: times, the paths (frames, tips, 3) of the tips, floor and camera."""
     reach, up = _reach(model), _up(model)
     return _view_of(stage, up) | {
         "base": _pillars(model).tolist(),
@@ -308,14 +310,14 @@ def _around(model: Model, t: Array, traces: Array, stage: tuple[Array, float, fl
 
 
 def _view_of(stage: tuple[Array, float, float], up: Array) -> dict[str, Any]:
-    """Where the ground is, and from where people look."""
+    """The position of the ground, and the viewpoint."""
     center, spread, floor = stage
     eye = center + EYE * spread * (_across(up) + 0.32 * up)
     return {"floor": floor, "center": center.tolist(), "eye": eye.tolist(), "spread": spread}
 
 
 def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
-    """(centre, radius, floor) of where a machine can get to: from random angles of its joints."""
+    """(centre, radius, floor) of the workspace of a machine, estimated from random joint angles."""
     some, up, sliders = np.tile(q, (SAMPLES, 1)), _up(model), joint_sliders(model)
     for joint in sliders:
         some[1:, joint["at"]] = np.random.default_rng(joint["at"]).uniform(joint["low"], joint["high"], SAMPLES - 1)
@@ -331,7 +333,7 @@ def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
 
 
 def _pillars(model: Model) -> Array:
-    """Where the first joints are, if not at the origin."""
+    """The positions of the first joints, if not at the origin."""
     return model.p[(model.parent < 0) & model.p.any(axis=1)]
 
 
@@ -343,9 +345,9 @@ def _seen(poses: Array, body: int, points: Array) -> Array:
 def _stage(p: Array, reach: float, up: Array) -> tuple[Array, float, float]:
     """(centre, radius, floor) of the bodies' positions (frames, n, 3), without those beyond the machine's reach."""
     origin = p[0, 0]
-    away = p - origin
-    far = np.linalg.norm(away, axis=-1, keepdims=True)
-    near = origin + away * np.minimum(1, reach / np.maximum(far, reach / 2))
+    offsets = p - origin
+    far = np.linalg.norm(offsets, axis=-1, keepdims=True)
+    near = origin + offsets * np.minimum(1, reach / np.maximum(far, reach / 2))
     low, high = near.min(axis=(0, 1)), near.max(axis=(0, 1))
     center = (low + high) / 2
     spread = max(float(np.linalg.norm(near - center, axis=-1).max()), reach / 3)
@@ -361,7 +363,7 @@ def _times(trajectory: Trajectory) -> Array:
 
 
 def _bodies(model: Model, tips: dict[int, Array], reach: float) -> list[dict[str, Any]]:
-    """Each body: capsules from its joint to those it carries (to the far end of a tip), and what its card says."""
+    """Each body: capsules from its joint to those it carries (to the far end of a tip), and the text of its card."""
     segments: list[list[Any]] = [[] for _ in range(model.n)]
     for i in range(model.n):
         if model.parent[i] >= 0:
@@ -382,7 +384,7 @@ def _bodies(model: Model, tips: dict[int, Array], reach: float) -> list[dict[str
 
 
 def _tips(model: Model) -> dict[int, Array]:
-    """The far end of every body that carries no other: as far behind its mass centre as the box of its inertia goes."""
+    """The far end of every body that carries no other: the end of its inertia box beyond the mass centre."""
     return {int(i): _far_end(model, int(i)) for i in np.flatnonzero(model.children_count == 0)}
 
 
@@ -408,7 +410,7 @@ def _box(model: Model, i: int, reach: float) -> dict[str, Any] | None:
 
 
 def _reach(model: Model) -> float:
-    """How far the machine stretches: the longest path from the base along the joints to a far end."""
+    """The reach of the machine: the longest path from the base along the joints to a far end."""
     far = np.linalg.norm(model.p, axis=1)
     for i, parent in enumerate(model.parent.tolist()):
         far[i] += far[parent] if parent >= 0 else 0.0
@@ -416,7 +418,7 @@ def _reach(model: Model) -> float:
 
 
 def _radius(model: Model, reach: float) -> float:
-    """A suitable thickness: thin compared with the machine and with its links."""
+    """A suitable thickness, thin compared with the machine and with its links."""
     lengths = np.linalg.norm(model.p[1:], axis=1)
     lengths = lengths[lengths > 1e-6 * reach]
     thin = 0.15 * float(np.median(lengths)) if lengths.size else reach

@@ -1,4 +1,4 @@
-"""Plots of trajectories: a panel per quantity, unit and limb, with the joints' names and limits; and the energies."""
+"""Plots of trajectories: one panel per quantity, unit and limb, with the joints' names and limits; and the energies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MEASURES = {
 
 
 class Curve(NamedTuple):
-    """An entry of q, v, a or tau: its place, its name, and its limits."""
+    """An entry of q, v, a or tau: its index, its name, and its limits."""
 
     at: int
     name: str
@@ -96,11 +96,11 @@ def plot_trajectory(run: Trajectory, path: str | Path | None = None, quantities:
         return save(figure, path, run.about)
 
 
-# ---- which panels ----
+# ---- choice of panels ----
 
 
 def panels_of(model: Model, quantity: str, joints: Any = None) -> list[Panel]:
-    """The panels of a quantity; of very many, one for each unit. The motion of a floating base is apart."""
+    """The panels of a quantity; if very many, one for each unit. The motion of a floating base has its own panels."""
     wanted, found = _chosen_bodies(model, joints), limbs(model)
     what = "coordinates" if quantity == "q" else "velocities"
     starts = model.q_start if quantity == "q" else model.v_start
@@ -165,7 +165,7 @@ def _draw_panel(ax: Axes, panel: Panel, t: Array, x: Array, units: str, theme: s
 
 
 def _draw_limits(ax: Axes, y: Array, lower: float, upper: float, colour: str) -> None:
-    """A band beyond each limit that a curve reaches or comes near to."""
+    """A band beyond each limit that a curve reaches or approaches."""
     low, high = ax.get_ylim()
     near = NEAR * (upper - lower) if np.isfinite(upper - lower) else 0.0
     if np.isfinite(lower) and y.min() < lower + near:
@@ -175,7 +175,7 @@ def _draw_limits(ax: Axes, y: Array, lower: float, upper: float, colour: str) ->
 
 
 def _draw_curves(ax: Axes, t: Array, y: Array, names: Sequence[str], theme: str) -> None:
-    """Curves with their names at their right ends, where there are several."""
+    """Curves with their names at the right ends if there are several."""
     for own, (colour, dashes) in zip(y, lines(theme)):
         ax.plot(t, own, color=colour, linestyle=dashes)
     ax.set_xlim(t[0], t[-1] if t[-1] > t[0] else t[0] + 1)
@@ -186,7 +186,7 @@ def _draw_curves(ax: Axes, t: Array, y: Array, names: Sequence[str], theme: str)
 
 
 def _apart(places: Sequence[float]) -> list[float]:
-    """Places from 0 to 1, moved as little as is needed to be `APART` from each other."""
+    """Positions from 0 to 1, moved as little as possible to be `APART` from each other."""
     order, found = np.argsort(places), np.array(places, float)
     for _ in range(50):
         gaps = APART - np.diff(found[order])
@@ -211,7 +211,7 @@ def _crowd(ax: Axes, t: Array, y: Array, names: Sequence[str]) -> None:
 
 
 def _energies(model: Model, q: Array, v: Array) -> list[tuple[str, str, dict[str, Array]]]:
-    """The energies; a sum that is flat has a panel of its own, relative to the greatest kinetic energy."""
+    """The energies; a flat sum gets its own panel, relative to the greatest kinetic energy."""
     kinetic, potential = dynamics.kinetic_energy(model, q, v), dynamics.potential_energy(model, q)
     total, most = kinetic + potential, float(kinetic.max())
     parts = [("energy", f"energy, {model.units.energy}", {"kinetic": kinetic, "potential": potential, "sum": total})]
@@ -226,7 +226,7 @@ def _columns(panels: int) -> int:
 
 
 def _grid(panels: int, name: str) -> tuple[Figure, list[Axes]]:
-    """A figure of panels in one or two columns, over the same time."""
+    """A figure of panels in one or two columns with a common time axis."""
     columns = _columns(panels)
     rows = ceil(panels / columns)
     height = 1.75 if panels > 1 else 3.0
@@ -256,7 +256,7 @@ def _between(t: Array, rows_at: Array, rows: Array) -> Array:
     return np.stack([np.interp(t, rows_at, x) for x in rows.T], axis=-1)
 
 
-# ---- chosen quantities, and the papers' figures: a panel for each ----
+# ---- chosen quantities, and the papers' figures: one panel for each ----
 
 
 def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figure:
@@ -306,7 +306,7 @@ def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str]
 
 
 def axis_labels(model: Model, quantity: str) -> list[str]:
-    """What an axis says for each entry of a quantity."""
+    """The axis label for each entry of a quantity."""
     what = "coordinates" if quantity == "q" else "velocities"
     words = {unit: text.format(model.units) for unit, text in MEASURES[quantity].items()}
     return [words[unit] for code in model.joint for _, unit in getattr(JOINTS[code], what)]

@@ -25,11 +25,11 @@ CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 
 
 def shapes(model: Model) -> tuple[dict[str, Any], list[str], dict[int, Array]]:
-    """(data of the page, why some meshes are not drawn, corners of what is drawn on each body)."""
+    """(data of the page, reasons for meshes that are not drawn, corners of the shapes on each body)."""
     sources: dict[tuple[str, tuple[float, ...]], list[int]] = {}
     packed: list[dict[str, Any]] = []
     boxes: list[Array] = []
-    missing: dict[str, list[str]] = {}  # files by what is wrong with them
+    missing: dict[str, list[str]] = {}  # reason -> files
     wanted = {(v.file, v.size) for v in model.visuals if v.shape == "mesh"}
     most = int(np.clip(MOST_TRIANGLES / max(len(wanted), 1), FEWEST_TRIANGLES, MOST_OF_ONE))
     colors: list[tuple[float, ...] | None] = []

@@ -1,4 +1,4 @@
-"""What `torsor simulate NAME` shows of a machine of which nothing else is asked: a start, and forces that suit it."""
+"""The showcase of `torsor simulate NAME` without motion options: a suitable start and suitable forces."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from torsor.view.limbs import is_floating
 Array = NDArray[Any]
 
 PIN = 2 * np.pi * 5  # rad/s, of the spring that holds a pinned base: it sags by 1 cm
-ASIDE = np.pi / 3  # from where a machine falls that would hang at rest
-STILL = 1e-3  # of the weight times the reach: torques below are rest
+ASIDE = np.pi / 3  # initial deflection of a machine that would otherwise hang at rest
+STILL = 1e-3  # of the weight times the reach: smaller torques count as rest
 COAST = 1.0  # s in which friction takes 63 % of the speed of a joint that moves alone
-TURN, SHIFT = np.radians(165), 0.5  # limits of the joints of a file that gives none (rad; of the reach)
+TURN, SHIFT = np.radians(165), 0.5  # limits of joints for which the file gives none (rad; relative to the reach)
 
 
 class Showcase(NamedTuple):
-    """A start, forces, and what to tell of them."""
+    """A start, forces, and their description."""
 
     q0: Array
     forces: list[Any]
@@ -33,7 +33,7 @@ class Showcase(NamedTuple):
 
 
 def showcase(model: Model) -> Showcase:
-    """A motion that shows what a machine does: it falls against friction and stops, its base pinned if it floats."""
+    """A motion that shows a machine: it falls against friction and stops; a floating base is pinned."""
     q0, forces, words = started(model), resistance(model), list[str]()
     names = {Friction: "its joints have viscous friction", Limits: f"its joints stop at {np.degrees(TURN):.0f} degrees"}
     roots = floating(model)
@@ -59,13 +59,13 @@ def floating(model: Model) -> list[int]:
 
 
 def started(model: Model) -> Array:
-    """The configuration that its file shows; of a machine that would hang there at rest, one from the side."""
+    """The configuration of the file; for a machine that would hang at rest there, a deflected one."""
     q = shown_configuration(model)
     return q if floating(model) or not _is_at_rest(model, q) else _aside(model, q)
 
 
 def shown_configuration(model: Model) -> Array:
-    """The first keyframe, if the file has some; else the neutral configuration, moved into the limits."""
+    """The first keyframe if the file has some, else the neutral configuration, moved into the limits."""
     if model.keyframes:
         return next(iter(model.keyframes.values()))
     q, coordinate = model.neutral(), limited_coordinates(model)
@@ -89,7 +89,7 @@ def _is_at_rest(model: Model, q: Array) -> bool:
 
 
 def _aside(model: Model, q: Array) -> Array:
-    """The first coordinate of the first joint that changes something, turned."""
+    """Deflect the first coordinate of the first joint that has an effect."""
     for k in range(model.nv):
         dv = np.zeros(model.nv)
         dv[k] = ASIDE

@@ -1,4 +1,4 @@
-"""One style for all plots: of trajectories, studies, benchmarks and the papers' figures; and how they are written."""
+"""The style of all plots (trajectories, studies, benchmarks, figures of the papers), and writing them to files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
 from torsor.validate import chosen, file_path
 
-# Okabe & Ito's palette, safe for colour-blind readers, and a grey; on dark paper, the same hues lighter.
+# Okabe & Ito's palette, safe for colour-blind readers, and a grey; on a dark background, the same hues lighter.
 BLUE, ORANGE, GREEN, PINK, AMBER, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 GREY = "#7f7f7f"
 PALETTES = {
@@ -25,7 +25,7 @@ PALETTES = {
     "dark": (SKY, "#F0803C", "#3CC79E", "#E2A5C6", "#F0C04A", "#4F7BE0", "#B4B4B4"),
 }
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-# Letters stay letters in .svg and .pdf.
+# Text stays text in .svg and .pdf.
 STYLE = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "lines.linewidth": 1.2,
@@ -38,7 +38,7 @@ SOFTWARE, DESCRIPTION = 0x0131, 0x010E  # tags of Exif
 
 
 class Drawing(Figure):
-    """A figure of Matplotlib that notebooks show by themselves."""
+    """A Matplotlib figure that notebooks show automatically."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -52,7 +52,7 @@ class Drawing(Figure):
 
 @contextmanager
 def style(theme: str = "light") -> Iterator[None]:
-    """Plots that are drawn inside have torsor's style, on light or on dark paper."""
+    """A context in which plots have torsor's style, on a light or dark background."""
     paper, ink = INK[chosen("theme", theme, PALETTES)]
     places = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor", "axes.titlecolor")
     colours = dict.fromkeys(places, ink) | dict.fromkeys(
@@ -63,15 +63,15 @@ def style(theme: str = "light") -> Iterator[None]:
 
 
 def lines(theme: str = "light", count: int = 24) -> list[tuple[str, Any]]:
-    """(colour, dashes) of so many curves; the dashes tell them apart in grey as well."""
+    """(colour, dashes) of `count` curves; the dashes distinguish them in grey as well."""
     palette = PALETTES[theme]
     return [(palette[k % len(palette)], DASHES[(k + k // len(palette)) % len(DASHES)]) for k in range(count)]
 
 
 def save(figure: Figure, path: str | Path | None, about: dict[str, Any] | None = None) -> Figure:
-    """Write a figure to a file; the suffix selects the format: .png, .pdf, .svg, and what else Matplotlib writes.
+    """Write a figure to a file; the suffix selects the format: .png, .pdf, .svg, or another format of Matplotlib.
 
-    Its metadata say which torsor drew it, when, and from a run with which options.
+    The metadata record the version of torsor, the date and the options of the run.
     """
     if path is not None:
         path, content = picture(path), io.BytesIO()
@@ -85,7 +85,7 @@ def save(figure: Figure, path: str | Path | None, about: dict[str, Any] | None =
 
 
 def picture(path: Any) -> Path:
-    """The path of a picture: .png if it has no suffix, and refused if Matplotlib writes no such files."""
+    """The path of a picture: .png if it has no suffix; refused if Matplotlib cannot write that format."""
     path = file_path("path", path)
     if not path.suffix and (path.is_file() or not path.exists()):  # a pipe keeps its name
         path = Path(f"{path}.png")
@@ -96,7 +96,7 @@ def picture(path: Any) -> Path:
 
 
 def _metadata(kind: str, words: str) -> dict[str, Any]:
-    """The arguments of `savefig` by which a format keeps words; Matplotlib adds the date to .pdf and .svg itself."""
+    """The arguments of `savefig` for the metadata of a format; Matplotlib itself adds the date to .pdf and .svg."""
     name = f"torsor {made()['torsor']}"
     if kind in ("jpg", "jpeg", "tif", "tiff", "webp"):
         from PIL.Image import Exif

@@ -1,4 +1,4 @@
-"""Models, studies and steps of algorithms as tables of HTML: what a notebook shows of them."""
+"""Models, studies and steps of algorithms as HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_ROWS = 40  # bodies or steps of a table; of more, the first ones
 
 
 def of_model(model: Model) -> str:
-    """A row per body: what it hangs on, its joint, its mass, and what its joint does by itself."""
+    """One row per body: its parent, its joint, its mass, and the passive quantities of its joint."""
     own = sorted(set(nondefault(model)))
     head = ["body", "parent", "joint", f"mass, {model.units.mass}", *own]
 
@@ -38,7 +38,7 @@ def of_model(model: Model) -> str:
 
 
 def of_study(study: Study) -> str:
-    """What is stored of the members, and how far they are."""
+    """The stored quantities of the members, and their progress."""
     rows = [
         [name.removeprefix("vary/"), "drawn" if name.startswith("vary/") else "stored", str((x.rows, *x.shape))]
         for name, x in study.group.variables.items()

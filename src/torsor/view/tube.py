@@ -1,8 +1,8 @@
-"""Very many bodies as one tube: the points of every frame as small whole numbers, deflated.
+"""Very many bodies as one tube: the points of every frame as small integers, compressed.
 
-A point is the origin of a body or the far end of a tip. In a frame, each is a whole number of quanta (`quantum`, a
+A point is the origin of a body or the far end of a tip. In a frame, each is an integer number of quanta (`quantum`, a
 32768th of the machine's reach) away from the root of its tree, and is stored as the step from its parent: along a chain
-these steps are small, much alike, and take about a bit each. A frame can be read without the others.
+these steps are small and similar, and take about one bit each. A frame can be read without the others.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Array = NDArray[Any]
 QUANTA = 32768  # per reach of the machine: a tube is 260 quanta thick
 FRAMES_PER_SECOND = 30
 MOST_POINTS = 32_000_000  # of all frames: they take 100 to 200 MB of the browser's memory
-MOST_BYTES = 21_000_000  # deflated; as text, a third more
+MOST_BYTES = 21_000_000  # compressed; as text, a third more
 LEVEL = 6  # of zlib
 MOST_TRACES = 20  # paths of tips
-AT_ONCE = 1_000_000  # poses that are computed at once
+AT_ONCE = 1_000_000  # poses computed at a time
 KINDS: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32}  # of a step, by its bytes
 
 
@@ -41,7 +41,7 @@ def frame_times(t: Array, points: int) -> Array:
 
 @dataclass(frozen=True)
 class Tube:
-    """Some frames: their times, the paths (frames, tips, 3) of some tips, points of a few frames, data of the page."""
+    """Frames: their times, the paths (frames, tips, 3) of some tips, points of a few frames, data of the page."""
 
     times: Array
     traces: Array
@@ -50,7 +50,7 @@ class Tube:
 
 
 def tube(model: Model, times: Array, at: Callable[[Array], Array], tips: dict[int, Array], reach: float) -> Tube:
-    """The configurations at(times) as frames of a page; every second, fourth, ... one if all would be too many."""
+    """The configurations at(times) as frames of a page; every second, fourth, ... frame if all would be too many."""
     ends, far, quantum = np.fromiter(tips, int), np.array([*tips.values()]), reach / QUANTA
     traced = slice(None, None, -(-len(ends) // MOST_TRACES))
     above = np.concatenate([model.parent, ends])
@@ -89,7 +89,7 @@ def text(content: bytes) -> str:
 
 
 def _thinned(steps: Array) -> tuple[Array, str]:
-    """Which frames fit into a page, and their deflated text: all of them, or every second, fourth, ... one."""
+    """The frames that fit into a page, and their compressed text: all frames, or every second, fourth, ... one."""
     chosen = np.arange(len(steps))
     while True:
         packed = zlib.compress(steps[chosen].astype(steps.dtype.newbyteorder("<"), copy=False).tobytes(), LEVEL)
@@ -99,13 +99,13 @@ def _thinned(steps: Array) -> tuple[Array, str]:
 
 
 def _smallest(steps: Array) -> Array:
-    """The same whole numbers in the smallest kind that holds them."""
+    """The same integers in the smallest sufficient type."""
     largest = int(np.abs(steps).max(initial=0))
     return steps.astype(next(kind for kind in KINDS.values() if largest <= np.iinfo(kind).max))
 
 
 def _roots(above: Array) -> Array:
-    """For each point, the point without a parent that it hangs on; parents come before their children."""
+    """For each point, the root of its tree; parents come before their children."""
     root = np.where(above < 0, np.arange(len(above)), above)
     while (root != root[root]).any():
         root = root[root]

@@ -1,6 +1,6 @@
 """Machines of the papers and families of chains, ready to use: `zoo.puma560()`, `zoo.get("rope", n=100)`.
 
-A machine is a TOML file beside this one, which says where its numbers come from. Models with a variable length or a
+A machine is a TOML file in this folder, which states the source of its numbers. Models with a variable length or a
 symmetry are built by a function.
 """
 
@@ -122,7 +122,7 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     names : tuple of str
-        For `get`, and for the command line.
+        The names for `get` and for the command line.
 
     Examples
     --------
@@ -141,9 +141,9 @@ def get(name: str, *args: Any, **options: Any) -> Model:
     name : str
         One of `names()`.
     *args : int
-        The length of a family, and its seed.
+        The length of a family, and the seed.
     **options : float or bool
-        What its function takes besides.
+        Further arguments of its function.
 
     Returns
     -------

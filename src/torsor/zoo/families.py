@@ -30,12 +30,12 @@ def point_chain(n: int, *, mass: ArrayLike = 1.0, length: ArrayLike = 1.0, free:
     n : int
         The number of links.
     mass : float or (n,) array_like, default 1.0
-        Of every mass, in kg; (n + 1,) if the chain is free.
+        The masses, in kg; (n + 1,) if the chain is free.
     length : float or (n,) array_like, default 1.0
-        Of every link, in m.
+        The lengths of the links, in m.
     free : bool, default False
-        The chain floats in its plane: it begins with one more mass, at the near end of link 1. The first joint is
-        planar, q = (x, y of that mass, theta_1, theta_2, ...).
+        Whether the chain floats in its plane: it then begins with one more mass, at the near end of link 1. The first
+        joint is planar, q = (x, y of that mass, theta_1, theta_2, ...).
 
     Returns
     -------
@@ -80,20 +80,20 @@ def point_chain(n: int, *, mass: ArrayLike = 1.0, length: ArrayLike = 1.0, free:
 
 
 def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.005) -> Model:
-    """Build a rope that hangs from one end: n equal solid cylinders along -z, joined by universal joints.
+    """Build a rope that hangs from one end: n equal solid cylinders along -z, connected by universal joints.
 
-    A rope bends but does not twist; a universal joint about x and y allows just that. So nv = 2 n.
+    A rope bends but does not twist; a universal joint about x and y allows exactly this. So nv = 2 n.
 
     Parameters
     ----------
     n : int
         The number of links.
     length : float, default 1.0
-        Of the whole rope, in m.
+        The length of the whole rope, in m.
     mass : float, default 0.1
-        Of the whole rope, in kg.
+        The mass of the whole rope, in kg.
     radius : float, default 0.005
-        Of the rope, in m.
+        The radius of the rope, in m.
 
     Returns
     -------
@@ -138,7 +138,7 @@ def random_tree(n: int, seed: int = 0, *, joints: Sequence[str] | None = None, b
     joints : sequence of str, optional
         Names of joint types. Default: all.
     branching : float, default 0.3
-        The probability that a body hangs on any earlier one instead of the one before it.
+        The probability that the parent of a body is any earlier body instead of the previous one.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def random_tree(n: int, seed: int = 0, *, joints: Sequence[str] | None = None, b
     Raises
     ------
     ArgumentError
-        There is no such joint type, or branching is no probability.
+        There is no such joint type, or branching is not a probability.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def random_tree(n: int, seed: int = 0, *, joints: Sequence[str] | None = None, b
     check_length(n)
     rng = generator("seed", seed)
     before = np.arange(-1, n - 1)
-    anywhere = rng.integers(-1, np.maximum(before, 0) + 1)  # with -1 new trunks grow from the base
+    anywhere = rng.integers(-1, np.maximum(before, 0) + 1)  # -1: a new trunk grows from the base
     parent = np.where(rng.random(n) < branching, np.minimum(anywhere, before), before)
     return Model.tree(parent, **_random_links(n, rng, joints), name=f"random_tree({n}, {seed})")
 
@@ -230,7 +230,7 @@ def general_arm(n: int, seed: int = 0) -> Model:
 
 
 def _each(name: str, x: ArrayLike, count: int) -> Array:
-    """A number for all, or one each."""
+    """One number for all, or one per link."""
     return np.broadcast_to(real_array(name, x, (), (count,)), (count,)).copy()
 
 
@@ -242,7 +242,7 @@ def _after_base(n: int, step: tuple[float, float, float]) -> Array:
 
 
 def _random_links(n: int, rng: np.random.Generator, joints: Sequence[str] | None) -> dict[str, Any]:
-    """Arguments of Model.tree: the given joint types in equal parts, general placements and bodies."""
+    """Arguments of Model.tree: the given joint types in equal shares, general placements and bodies."""
     names = [joint.name for joint in JOINTS] if joints is None else _joint_names(joints)
     joint = rng.permutation(np.resize(names, n))
     return {

@@ -35,7 +35,7 @@ def puma_lee(soft: str = "beta") -> Model:
     Parameters
     ----------
     soft : str, default "beta"
-        "beta": the joint variables behind the printed M and M^-1; "gamma": those that the text names.
+        "beta": the joint variables of the printed M and M^-1; "gamma": those of the text.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def puma_lee(soft: str = "beta") -> Model:
     Raises
     ------
     ArgumentError
-        soft is another word.
+        soft is neither of these.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def atom_names(n: int) -> list[str]:
 
 
 def dh_columns(name: str) -> dict[str, Any]:
-    """The Denavit-Hartenberg table of a machine of the zoo by column: the arguments of `Model.from_dh`, and extras."""
+    """The Denavit-Hartenberg table of a zoo machine by column: the arguments of `Model.from_dh`, and extras."""
     table = tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8"))
     dh = table.pop("dh")
     links = dh.pop("link")
@@ -108,7 +108,7 @@ BOND = (1.458, 1.525, 1.329)  # N-CA, CA-C', C'-N: the bond that ends in CA, C',
 GAMMA = (70.5, 296.2, 58.3, 289.5, 63.8, 301.7)
 TORSION = 60.0  # at q = 0, except for the first bond
 
-# Places in the frame of the backbone atom, x along the next bond. The side groups of CA close a regular
+# Positions in the frame of the backbone atom, x along the next bond. The side groups of CA close a regular
 # tetrahedron: cos and sin of half its angle are 1/sqrt(3) and sqrt(2/3). The paper prints no lengths; these
 # agree with its figures: mass centres (-0.2846, -0.4026, 0.6339), (-0.386, 0.5877, 0), (-0.033, -0.0591, 0).
 HALF = np.array([1.0, np.sqrt(2.0)]) / np.sqrt(3.0)

@@ -7,7 +7,7 @@ from typing import Any
 from torsor.model.model import Model
 from torsor.validate import number
 
-RADIUS = 0.02  # of the rods, in parts of their length
+RADIUS = 0.02  # of the rods, relative to their length
 
 
 def pendulum(*, length: float = 1.0, mass: float = 1.0, damping: float = 0.0) -> Model:
@@ -36,7 +36,7 @@ def pendulum(*, length: float = 1.0, mass: float = 1.0, damping: float = 0.0) ->
 
     Examples
     --------
-    Held horizontally and let go, a rod begins to fall with 3 g / (2 l):
+    A horizontal rod, released from rest, begins to fall with 3 g / (2 l):
 
     >>> import numpy as np, torsor as ts
     >>> rod = ts.zoo.pendulum(length=1.0)
@@ -152,7 +152,7 @@ def cart_pole(*, cart: float = 1.0, pole: float = 0.1, length: float = 1.0, damp
 
 
 def _rods(name: str, lengths: tuple[float, ...], masses: tuple[float, ...], damping: float) -> Model:
-    """Rods below each other, joined by hinges about y."""
+    """Rods below each other, connected by hinges about y."""
     number("damping", damping, least=0)
     builder, p, parent = Model.builder(name), 0.0, None
     for k, (length, mass) in enumerate(zip(lengths, masses), 1):

@@ -1,10 +1,10 @@
-"""The equations of motion as explicit matrices, to read and to compare with: see docs/closed_forms.md.
+"""The equations of motion as explicit matrices, for study and comparison: see docs/closed_forms.md.
 
     o = operators(model, q, v)                          S, Gamma, G, J, P_0, P_t, ad; M, C, phi, J_t  (Ploen & Park)
     o = operators(model, q, v, Q=com_frames(model))     the same in other link frames
     f = Factorization(o)                                J^, Omega, Phi, Pi, X, Y; square factors of M and M^-1
 
-Nothing here is fast.  The functions of `torsor` itself are, and agree with these.
+These functions are slow.  The functions of `torsor` itself are fast, and agree with them.
 """
 
 from torsor.dynamics.closed_forms.factorization import Factorization

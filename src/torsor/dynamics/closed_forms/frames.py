@@ -1,6 +1,6 @@
 """Change of link frames (Ploen & Park 1999, section II.C, Eqs 15-17 and 34).
 
-Any other choice of frames is one pose Q_i per body, which takes old coordinates to new ones.  Then
+Another choice of frames is one pose Q_i per body, which transforms old coordinates to new ones.  Then
 
     A_i = Ad_{Q_i} S_i     D_i = Ad*_{Q_i^-1} J_i Ad_{Q_i^-1}     f_{i-1,i} = Q_{i-1} M_i Q_i^-1 exp(A_i q_i)
 
@@ -44,7 +44,7 @@ def joint_frames(model: Model) -> Array:
 
 
 def com_frames(model: Model) -> Array:
-    """Q_i = (1, -r_i): parallel to the model's frames, at the mass centres; there D_i = diag(I_i, m_i 1)."""
+    """Q_i = (1, -r_i): parallel to the model's frames, at the mass centres, where D_i = diag(I_i, m_i 1)."""
     Q = joint_frames(model)
     Q[:, :3, 3] = -model.com
     return Q
@@ -81,7 +81,7 @@ def checked_frames(model: Model, Q: ArrayLike | None) -> Array:
 
 
 class _Anywhere(Subspace):
-    """Motions none of which is known to be along a single coordinate."""
+    """A subspace whose axes are not known to be unit vectors."""
 
     @property
     def axes(self) -> tuple[int | None, ...]:
@@ -90,7 +90,7 @@ class _Anywhere(Subspace):
 
 @dataclass(frozen=True)
 class ReframedLink(Link):
-    """A link described in another frame: Q takes the model's coordinates of the body to the new ones."""
+    """A link described in another frame: Q transforms the model's coordinates of the body to the new ones."""
 
     Q: Rigid
 
@@ -136,7 +136,7 @@ def reframed_links(model: Model, Q: ArrayLike | None = None,
 
 
 def _anywhere(joint: Joint) -> Joint:
-    """The joint without the promise that its axis goes through the origin of the body's frame."""
+    """The joint, but without the assumption that its axis goes through the origin of the body's frame."""
     joint = copy(joint)
     joint.axial = False  # type: ignore[misc]
     return joint

@@ -9,9 +9,9 @@
 Gamma has the block Ad_{f^-1} of every body at (body, parent), so it is nilpotent on a tree too, and
 G = (1 - Gamma)^-1 = 1 + Gamma + Gamma^2 + ... sums along the outward paths.  `G_apply` and `GT_apply` apply
 the same operators without dense matrices, in O(n), with one sweep each.  R is the armature of the model, which the
-paper leaves out, and B(v, v) the torques that the rotors of free joints need at constant velocity.
+paper does not have, and B(v, v) the torques that the rotors of free joints need at constant velocity.
 
-Misprints corrected: the blocks of G are Ad of f^-1; ad_Sv = diag(-ad_{S_i v_i}) without a star; where S
+Misprints corrected: the blocks of G are Ad of f^-1; ad_Sv = diag(-ad_{S_i v_i}) without a star.  If S
 depends on q (universal, planar joints), dS/dt v is added to -ad_{S v} Gamma V.
 """
 
@@ -50,7 +50,7 @@ class Operators:
     J_blocks: Array  # (n, 6, 6)
     rotor_bias: Array  # (nv,): B(v, v)
     V_0: Array  # (6,): the twist of the base, in its frame
-    base_acceleration: Array  # (6,): its derivative, without gravity
+    base_acceleration: Array  # (6,): the derivative of V_0, without gravity
 
     # -- the operators
 
@@ -75,7 +75,7 @@ class Operators:
 
     @cached_property
     def G(self) -> Array:
-        """(1 - Gamma)^-1, (6n, 6n): Ad_{f_{j,i}^-1} at (i, j) where j is on the path from i to the base."""
+        """(1 - Gamma)^-1, (6n, 6n): Ad_{f_{j,i}^-1} at (i, j) if j is on the path from i to the base."""
         G = np.eye(6 * self.n, dtype=self.Ad_inv.dtype)
         for i, parent in enumerate(self.model.parent.tolist()):
             if parent >= 0:
@@ -84,14 +84,14 @@ class Operators:
 
     @cached_property
     def P_0(self) -> Array:
-        """Ad_{f^-1} of the bodies on the base, (6n, 6)."""
+        """Ad_{f^-1} of the root bodies, (6n, 6)."""
         P = np.zeros((6 * self.n, 6), self.Ad_inv.dtype)
         for i in np.flatnonzero(self.model.parent < 0).tolist():
             P[rows(i)] = self.Ad_inv[i]
         return P
 
     def P_t(self, body: int | str = -1) -> Array:
-        """(6, 6n): from the twists of all bodies, that of one body or named frame, in its own coordinates.
+        """(6, 6n): maps the twists of all bodies to that of one body or named frame, in its own coordinates.
 
         P_t G S is its Jacobian; P_t^T maps a wrench there to the bodies.
         """
@@ -112,7 +112,7 @@ class Operators:
 
     @property
     def dV_0(self) -> Array:
-        """The acceleration of the base, with one that stands for gravity."""
+        """The acceleration of the base, including gravity."""
         return self.base_acceleration + np.concatenate([np.zeros(3), -self.model.gravity])
 
     # -- the equations of motion

@@ -1,25 +1,27 @@
 """The measure of stiff springs, sqrt(det G), and the force that gives rigid joints the statistics of stiff springs.
 
-Rigid joints visit q with the weight sqrt(det M). Let springs hold what the joints hold, and let their stiffness grow:
-then q is visited with the weight sqrt(det G), which knows no masses (Fixman 1974). It counts places:
+Rigid joints visit q with the weight sqrt(det M). Replace the constraints of the joints by springs, and let the
+stiffness grow: then q is visited with the weight sqrt(det G), which does not depend on masses (Fixman 1974). It
+measures the placement of bodies:
 
     a body with extent       its pose                             6 numbers
     a rod                    its centre and its direction         5
     a point                  its position                         3
-    a body without mass      nothing: it only places the bodies that it carries
+    a massless body          nothing: it only places the bodies that it carries
 
-Bodies are placed one after the other from the base, each relative to the one before it. So det G is a product. The
-factor of a body is det (L^T L), L the derivative of its place by the coordinates of the joints that lead to it: its own
-joint, and those of massless bodies before it. The springs of a joint resist all forbidden motions alike.
+Bodies are placed one after the other from the base, each relative to the previous one. So det G is a product. The
+factor of a body is det (L^T L), where L is the derivative of its placement with respect to the coordinates of the
+joints that lead to it: its own joint, and those of massless bodies before it. The springs of a joint resist all
+forbidden motions equally.
 
-That product is the determinant of a mass matrix: of the same machine, cut behind every body that has mass, each piece
-on a base of its own, with masses and moments 1. So the functions of M serve G as well, its gradient in O(n) too.
+That product is the determinant of a mass matrix: of the same machine, cut after every body with mass, with each piece
+on its own base, and with unit masses and moments. So the functions of M also apply to G, with its gradient in O(n).
 
-Coordinates that do not move the body itself move the next one. A diatomic root on a `free` joint turns about its own
-axis only together with the third atom: a joint about that axis then stands before the third atom's own.
+Coordinates that do not move the body itself move the next one. A diatomic root on a `free` joint rotates about its own
+axis only together with the third atom: a joint about that axis is then inserted before the third atom's own.
 
-Most factors are constant. Those that are not belong to gimbals (cos^2 of the second angle), to points and rods on
-universal joints, and to joints in a row without mass between them.
+Most factors are constant. The others belong to gimbals (cos^2 of the second angle), to points and rods on
+universal joints, and to consecutive joints without mass between them.
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ from torsor.spatial import Spatial
 
 Array = NDArray[Any]
 
-# A motion of the joints moves a body if its place changes by more than this part of the largest motion of its frame.
+# A motion of the joints moves a body if its placement changes by more than this part of its frame's largest motion.
 MOVED = 1e-9
-# Numbers are constant if they agree to this at as many random configurations.
+# Numbers are constant if they agree to this at this many random configurations.
 CONSTANT, SAMPLES = 1e-9, 3
-POINT, ROD, EXTENDED = 1, 2, 3  # what a body is; 0 if it has no mass
+POINT, ROD, EXTENDED = 1, 2, 3  # the kind of a body; 0 if it has no mass
 REVOLUTE, SPHERICAL, GIMBAL = map(joint_code, ("revolute", "spherical", "gimbal"))
 
 
@@ -60,7 +62,7 @@ def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     Parameters
     ----------
     model : Model or ModelBatch
-        The machine; of a batch, det G must be constant.
+        The machine; for a batch, det G must be constant.
     q : (..., nq) array_like
         Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
     kT : float, default 1.0
@@ -69,12 +71,12 @@ def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     Returns
     -------
     force : (..., nv) ndarray
-        To be added to tau; for a quaternion, along the axes of the body's angular velocity.
+        The force to add to tau; for a quaternion, along the axes of the body's angular velocity.
 
     Raises
     ------
     ArgumentError
-        The springs of a body would have to be known as well; the message names it.
+        det G also depends on the springs of a body; the message names it.
 
     Notes
     -----
@@ -97,12 +99,12 @@ def fixman_potential(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
 
     $$ U = \frac{k_B T}{2} (\log\det M - \log\det G) $$
 
-    exp(-U / kT) is the weight by which samples of rigid joints become samples of stiff springs.
+    The weight exp(-U / kT) turns samples of rigid joints into samples of stiff springs.
 
     Parameters
     ----------
     model : Model or ModelBatch
-        The machine; of a batch, det G must be constant.
+        The machine; for a batch, det G must be constant.
     q : (..., nq) array_like
         Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
     kT : float, default 1.0
@@ -116,7 +118,7 @@ def fixman_potential(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     Raises
     ------
     ArgumentError
-        The springs of a body would have to be known as well; the message names it.
+        det G also depends on the springs of a body; the message names it.
 
     Examples
     --------
@@ -134,10 +136,10 @@ class Pieces(NamedTuple):
     """The machine whose mass matrix is G, without the pieces whose determinant is constant."""
 
     model: Model
-    columns: Array  # its coordinates, as columns of (q, 0, 1): joints that are not the machine's own rest
-    own: Array  # the numbers of those of its freedoms that are the machine's
-    freedoms: Array  # and which of the machine's they are
-    nv: int  # of the machine
+    columns: Array  # its coordinates, as columns of (q, 0, 1): inserted joints stay at rest
+    own: Array  # the indices of its freedoms that belong to the original machine
+    freedoms: Array  # the indices of these freedoms in the original machine
+    nv: int  # of the original machine
 
     def log_det(self, q: Array) -> Array:
         """log det G, (...), without the constant factors."""
@@ -178,21 +180,21 @@ def _host(model: Model, q: ArrayLike) -> Array:
 
 
 class PieceJoint(NamedTuple):
-    """One joint in a piece: that of a body, or (`turns`) a joint for what a rod or a point turns about itself."""
+    """One joint in a piece: that of a body, or (`turns`) a joint for the rotation of a rod or a point about itself."""
 
     body: int
     turns: Array | None = None  # the axis, (3,), or all axes, (3, 3)
 
 
 class Pending(NamedTuple):
-    """The joints whose motion no body has shown yet."""
+    """The joints whose motions have not moved a body with mass yet."""
 
     motions: tuple[PieceJoint, ...]
     S: Array  # (samples, 6, k): their twists, in the frame of the last body
 
 
 class Cut:
-    """A machine cut behind every body that has mass."""
+    """A machine cut after every body with mass."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -216,7 +218,7 @@ class Cut:
         return self._built() if self.rows else None
 
     def _after(self, here: Pending, i: int, extent: int) -> Pending | None:
-        """What is still pending after body i; None: nothing. A piece ends with a body that moves."""
+        """The joints still pending after body i, or None. A piece ends with a body that moves."""
         if not extent:
             return here
         place, frame = (_place(self.model, i, kind) for kind in (extent, EXTENDED))
@@ -231,8 +233,8 @@ class Cut:
         if rank == m:
             self._keep(here, L, i, extent)
             return None
-        N = rows[:, rank:].swapaxes(1, 2)  # motions of the joints that do not move the body
-        Z = np.linalg.svd(here.S @ N)[0][:, :, : m - rank]  # what turns about itself then
+        N = rows[:, rank:].swapaxes(1, 2)  # joint motions that do not move the body
+        Z = np.linalg.svd(here.S @ N)[0][:, :, : m - rank]  # the rotations of the body about itself
         log_det = 2 * np.log(sizes[:, :rank]).sum(axis=1) + 2 * np.linalg.slogdet(Z.swapaxes(1, 2) @ here.S @ N)[1]
         whole = _log_gram(frame @ here.S)
         if not (_constant(Z @ Z.swapaxes(1, 2)) and _constant(log_det - whole)):
@@ -265,7 +267,7 @@ class Cut:
         return of_body | dict(columns=columns, freedoms=freedoms)
 
     def _turning(self, motion: PieceJoint) -> dict[str, Any]:
-        """A joint at the mass centre of a rod or a point, where it rests."""
+        """A resting joint at the mass centre of a rod or a point."""
         zero, one, turns = self.model.nq, self.model.nq + 1, motion.turns
         at = dict(pitch=0.0, R=np.eye(3), p=self.model.com[motion.body])
         if turns is not None and turns.ndim == 1:
@@ -291,14 +293,14 @@ class Cut:
 
 
 def _extent(model: Model) -> Array:
-    """POINT, ROD or EXTENDED for every body; 0 for a body without mass."""
+    """POINT, ROD or EXTENDED for every body; 0 for a massless body."""
     moments = np.linalg.eigvalsh(model.inertia)
     kinds = np.where(moments[:, 0] > FLAT * moments[:, 2], EXTENDED, np.where(moments[:, 1] > 0, ROD, POINT))
     return np.where(model.mass > 0, kinds, 0)
 
 
 def _body(model: Model, i: int, extent: int) -> dict[str, Any]:
-    """The body whose mass matrix counts places: mass 1, and moments of the size of body i."""
+    """The body whose mass matrix measures placements: unit mass, and moments of the size of body i."""
     if extent == EXTENDED:
         return dict(mass=1.0, com=np.zeros(3), inertia=_size(model, i) * np.eye(3))
     inertia = np.zeros((3, 3)) if extent == POINT else _size(model, i) * _across(model, i)
@@ -306,7 +308,7 @@ def _body(model: Model, i: int, extent: int) -> dict[str, Any]:
 
 
 def _place(model: Model, i: int, extent: int) -> Array:
-    """P (rows, 6): the change of the place of body i with its twist is P V; P^T P is the inertia of `_body`."""
+    """P (rows, 6): the rate of the placement of body i under its twist is P V; P^T P is the inertia of `_body`."""
     com = np.zeros(3) if extent == EXTENDED else model.com[i]
     turned = np.eye(3) if extent == EXTENDED else _across(model, i) if extent == ROD else np.zeros((0, 3))
     turning = np.hstack([sqrt(_size(model, i)) * turned, np.zeros((len(turned), 3))])
@@ -314,13 +316,13 @@ def _place(model: Model, i: int, extent: int) -> Array:
 
 
 def _size(model: Model, i: int) -> float:
-    """The square of a length as large as the body."""
+    """The square of the size of the body."""
     square = model.inertia[i].trace() / (3 * model.mass[i]) + model.com[i] @ model.com[i]
     return float(square) or 1.0
 
 
 def _across(model: Model, i: int) -> Array:
-    """The projection across the axis of a rod."""
+    """The projection normal to the axis of a rod."""
     axis = np.linalg.eigh(model.inertia[i])[1][:, 0]
     return np.eye(3) - np.outer(axis, axis)
 
@@ -330,11 +332,11 @@ def _log_gram(L: Array) -> Array:
 
 
 def _constant(x: Array) -> bool:
-    """Is it the same in all samples?"""
+    """Whether it is the same in all samples."""
     return bool((np.abs(x - x[0]) <= CONSTANT).all())
 
 
 def _twists(link: Link, q: Vec, S: Array) -> Array:
-    """The twists S (6, k) of the parent and those of the joint, in the body's frame, (6, k + nv)."""
+    """The twists S (6, k) of the parent, followed by those of the joint, in the body's frame, (6, k + nv)."""
     carried = [link.pose(q).Ad_inv(Spatial.of(column)) for column in S.T.tolist()]
     return np.array([twist.coordinates for twist in (*carried, *link.S(q).columns)]).T

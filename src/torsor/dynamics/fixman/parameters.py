@@ -1,6 +1,6 @@
-"""Six coordinates of a joint in the manner of Denavit and Hartenberg: Lee, Wang & Chirikjian 2007, section 4.1.
+"""Six coordinates of a joint after Denavit and Hartenberg: Lee, Wang & Chirikjian 2007, section 4.1.
 
-Two DH screws leave out two directions of SE(3); a third screw (a, alpha), held at zero, completes them:
+Two DH screws do not cover two directions of SE(3); a third screw (a, alpha), fixed at zero, completes them:
 
     A   screw_z(a, alpha) screw_x(b, beta) screw_z(c, gamma)      (Eq. 24)      |det J| = sin^2 beta
     B   screw_x(b, beta) screw_z(c, gamma) screw_x(a, alpha)      (Eq. 25)      |det J| = sin^2 gamma
@@ -27,14 +27,14 @@ Array = NDArray[Any]
 NAMES = ("alpha", "beta", "gamma", "a", "b", "c")
 ALPHA, BETA, GAMMA, A, B, C = range(6)
 X, Y, Z = range(3)
-# For each kind its three screws: (axis, the angle about it, the length along it).
+# The three screws of each kind: (axis, angle about it, length along it).
 SCREWS = {
     "A": ((Z, ALPHA, A), (X, BETA, B), (Z, GAMMA, C)),
     "B": ((X, BETA, B), (Z, GAMMA, C), (X, ALPHA, A)),
     "C": ((X, BETA, B), (Y, ALPHA, A), (Z, GAMMA, C)),
 }
 KINDS = ("C", "A", "B")  # the first is preferred
-# A determinant below this is a singular parameterisation: more than half of all digits would be lost.
+# A determinant below this means a singular parameterisation: more than half of the digits would be lost.
 SINGULAR = 1e-14
 
 
@@ -42,7 +42,7 @@ SINGULAR = 1e-14
 
 
 def screw(axis: int, angle: ArrayLike, length: ArrayLike) -> Array:
-    """A turn about a coordinate axis and a shift along it, (..., 4, 4)."""
+    """A rotation about a coordinate axis and a shift along it, (..., 4, 4)."""
     c, s, d = (np.asarray(x) for x in (cos(angle), sin(angle), length))
     i, j = (axis + 1) % 3, (axis + 2) % 3
     T = np.zeros((*np.broadcast_shapes(c.shape, d.shape), 4, 4), np.result_type(c, d))
@@ -66,7 +66,7 @@ def jacobian(kind: str, x: ArrayLike) -> Array:
     after = np.broadcast_to(np.eye(4), (*x.shape[:-1], 4, 4))
     J = np.zeros((*x.shape[:-1], 6, 6), x.dtype)
     for axis, angle, length in reversed(_screws(kind)):
-        X = lie.Ad(lie.inverse(after))  # a screw moves along its own axis, here seen from the frames after it
+        X = lie.Ad(lie.inverse(after))  # a screw moves along its own axis, here in the frame after it
         J[..., angle], J[..., length] = X[..., axis], X[..., 3 + axis]
         after = screw(axis, x[..., angle], x[..., length]) @ after
     return J
@@ -117,7 +117,7 @@ def coordinates(kind: str, T: ArrayLike) -> Array:
 
 
 def from_transforms(T: ArrayLike) -> tuple[Array, Array]:
-    """(kinds (n,), x (..., n, 6)): for each joint the kind that is farthest from singular in all states."""
+    """(kinds (n,), x (..., n, 6)): for each joint the kind farthest from its singularity in all states."""
     T = np.asarray(T, dtype=np.float64)
     worst = _gaps(T).reshape(3, -1, T.shape[-3]).min(axis=1)
     kinds = np.array(KINDS)[np.argmax(worst, axis=0)]
@@ -128,7 +128,7 @@ def from_transforms(T: ArrayLike) -> tuple[Array, Array]:
 
 
 def transforms_and_jacobians(kinds: Array, x: Array) -> tuple[Array, Array]:
-    """T (..., n, 4, 4) and J (..., n, 6, 6) of joints of several kinds; a singular joint is refused by number."""
+    """T (..., n, 4, 4) and J (..., n, 6, 6) of joints of several kinds; an error names a singular joint."""
     T, J = (np.empty((*x.shape[:-1], k, k), x.dtype) for k in (4, 6))
     for kind in np.unique(kinds).tolist():
         joints = kinds == kind
@@ -175,7 +175,7 @@ def _coordinates_b(R: Array, p: Array, x: Array) -> None:
 
 
 def refuse_singular(kind: str, where: Array) -> None:
-    """Raise an error that names the joint where this kind is singular, and suggests another kind."""
+    """Raise an error that names the joint where this kind is singular and suggests another kind."""
     place = [int(i) for i in np.argwhere(where)[0]]
     joint = f"joint {place[-1] + 1}" if place else "the joint"
     angle = {"A": "sin beta = 0", "B": "sin gamma = 0", "C": "cos alpha = 0"}[kind]
@@ -186,7 +186,7 @@ def refuse_singular(kind: str, where: Array) -> None:
 
 
 def transform_derivatives(T: ArrayLike, Q_before: ArrayLike | None = None, Q: ArrayLike | None = None) -> Array:
-    """(2, ..., 6, 4, 4): dT_{k-1,k} / d xi^i, body k - 1 moving or body k, along E_i in its own frame (Eq. 22).
+    """(2, ..., 6, 4, 4): dT_{k-1,k} / d xi^i for a motion of body k - 1, or of body k, along E_i in its frame (Eq. 22).
 
     The frames are those at the mass centres, Q_{k-1} and Q_k in the link frames; by default the link frames themselves.
     """
@@ -199,9 +199,9 @@ def transform_derivatives(T: ArrayLike, Q_before: ArrayLike | None = None, Q: Ar
 
 
 def coordinate_derivatives(kinds: Array, T: Array, J: Array) -> Array:
-    """(2, ..., n, 6, 6): the derivatives of the coordinates of each joint by both neighbours, in the link frames.
+    """(2, ..., n, 6, 6): derivatives of each joint's coordinates with respect to both neighbours, in the link frames.
 
-    Of kind C by Eqs 22 and 28; of the others by Eq. 18, d q / d xi_k = J^-1 and d q / d xi_{k-1} = -J^-1 Ad(T^-1).
+    For kind C by Eqs 22 and 28; for the others by Eq. 18, d q / d xi_k = J^-1 and d q / d xi_{k-1} = -J^-1 Ad(T^-1).
     """
     rows = inverse(J)
     result = np.stack([-rows @ lie.Ad(lie.inverse(T)), rows])
@@ -213,7 +213,7 @@ def coordinate_derivatives(kinds: Array, T: Array, J: Array) -> Array:
 
 
 def lie_derivatives(T: ArrayLike, dT: ArrayLike) -> Array:
-    """(..., 6): how the coordinates of kind C change when T changes by dT (Eq. 28)."""
+    """(..., 6): the change of the coordinates of kind C when T changes by dT (Eq. 28)."""
     T, dT = np.asarray(T), np.asarray(dT)
 
     def t(i: int, j: int) -> Array:
@@ -242,7 +242,7 @@ def lie_derivatives(T: ArrayLike, dT: ArrayLike) -> Array:
 
 
 def partition(soft: str | Sequence[str | Sequence[str]], n: int) -> Array:
-    """(n, 6) bool from names: "beta" for every joint, or one or several names per joint (no name: held)."""
+    """(n, 6) bool from names: "beta" for every joint, or names per joint (no name: all fixed)."""
     rows = [soft] * n if isinstance(soft, str) else list(soft)
     if len(rows) != n:
         raise ArgumentError(f"soft variables are given for {len(rows)} joints; the chain has {n}")

@@ -1,15 +1,15 @@
-"""Chains of point masses: Fixman's own case. Lee & Chirikjian 2005 (planar), Lee et al. 2007, section 2.2 (spatial).
+"""Chains of point masses, the case of Fixman. Lee & Chirikjian 2005 (planar), Lee et al. 2007, section 2.2 (spatial).
 
 Each link of a chain is a bond from particle i - 1 to particle i with coordinates
 
-    planar    theta_i (the turn from bond i - 1 to bond i), L_i (its length)
+    planar    theta_i (the angle from bond i - 1 to bond i), L_i (its length)
     spatial   r_i (length), theta_i (the angle between bonds i - 1 and i, 0 if straight), phi_i (torsion about bond
               i - 1; 0 is cis to the plane of bonds i - 2 and i - 1: frame i = frame i-1 Rx(phi_i) Rz(theta_i))
 
 on a base: particle 0 is at the origin, and the bonds before it are along x.  Derivatives with respect to particle j are
-taken in the frame of bond j, whose x axis is along the bond, so that they depend on neighbouring coordinates only.
+taken in the frame of bond j, whose x axis is along the bond, so that they depend only on neighbouring coordinates.
 
-The planar derivatives are exact for straight and folded chains.  Equation 21 of the 2005 paper is not: it holds
+The planar derivatives are exact for straight and folded chains.  Equation 21 of the 2005 paper is not: it keeps
 lengths constant, divides by sin theta and has a misprint.  The formula used here is, with n_k = (-d_ky, d_kx) / L_k^2,
 
     d theta_i / d x_j = n_i (delta_ij - delta_{i-1,j}) - n_{i-1} (delta_{i-1,j} - delta_{i-2,j}).
@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 PLANAR = ("theta", "L")
 SPATIAL = ("r", "theta", "phi")
-# An angle whose sine is smaller is straight (or folded), up to the rounding of pi.
+# An angle with a smaller sine is straight (or folded), up to the rounding of pi.
 STRAIGHT = 1e-15
 
 
@@ -41,7 +41,7 @@ STRAIGHT = 1e-15
 
 def relax_planar(mass: ArrayLike, theta: ArrayLike, L: ArrayLike, soft: Sequence[str] = ("theta",), *,
                  free: bool = False) -> Relaxed:  # fmt: skip
-    """A planar chain of point masses (n,) at angles theta and lengths L, both (..., n), with `soft` of them free.
+    """A planar chain of point masses (n,) at angles theta and lengths L, both (..., n), of which `soft` are free.
 
     free    the chain floats: `mass` has one more particle, number 0, whose position adds two soft coordinates
             before all others (2005, section II: N + 1 masses)
@@ -56,7 +56,7 @@ def relax_planar(mass: ArrayLike, theta: ArrayLike, L: ArrayLike, soft: Sequence
 
 
 def _floating(C: Array, mask: Array) -> tuple[Array, Array]:
-    """Derivatives and soft coordinates of a chain with its particle 0, whose coordinates are those of its place."""
+    """Derivatives and soft coordinates of a chain including particle 0, whose coordinates are its position."""
     d = C.shape[-1]
     first = np.zeros((len(C), *C.shape[1:-3], 1, d, d), C.dtype)
     first[0] = np.eye(d)
@@ -64,7 +64,7 @@ def _floating(C: Array, mask: Array) -> tuple[Array, Array]:
 
 
 def planar_derivatives(theta: Array, L: Array) -> Array:
-    """C (3, ..., n, 2, 2): rows theta, L of bond i by particle i - k, in the frame of bond i - k."""
+    """C (3, ..., n, 2, 2): rows theta, L of bond i with respect to particle i - k, in the frame of bond i - k."""
     C = np.zeros((3, *theta.shape, 2, 2), np.result_type(theta, L))
     c, s = cos(theta), sin(theta)
     C[0, ..., 0, 1] = 1 / L
@@ -95,7 +95,7 @@ def relax_spatial(mass: ArrayLike, r: ArrayLike, theta: ArrayLike, phi: ArrayLik
     free    the chain floats: `mass` has one more particle, number 0, whose position adds three soft
             coordinates before all others; the first bond's angles are those of its direction
 
-    A torsion has no meaning next to a straight angle (sin theta = 0).  If it is soft, M is singular there, and only
+    A torsion is undefined next to a straight angle (sin theta = 0).  If it is soft, M is singular there, and only
     `log_det_hard`, which does not need M, has a value.  If it is hard, the chain is refused.
     """
     r, theta, phi = _together(r, theta, phi)
@@ -119,9 +119,9 @@ def relax_spatial(mass: ArrayLike, r: ArrayLike, theta: ArrayLike, phi: ArrayLik
 
 
 def _spatial_derivatives(r: Array, theta: Array, phi: Array, free: bool) -> Array:
-    """C (4, ..., n, 3, 3): rows r, theta, phi of bond i by particle i - k, in the frame of bond i - k.
+    """C (4, ..., n, 3, 3): rows r, theta, phi of bond i with respect to particle i - k, in the frame of bond i - k.
 
-    With B_k the derivative of phi_i by the bond vectors b_k,
+    With B_k the derivative of phi_i with respect to the bond vectors b_k,
         B_i = e3 / (r_i sin theta_i),    B_{i-2} = e3' / (r_{i-2} sin theta_{i-1}),
         B_{i-1} = -(cot theta_{i-1} e3' + cot theta_i e3) / r_{i-1},
     e3 and e3' normal to the planes of bonds i - 1, i and i - 2, i - 1.
@@ -129,11 +129,11 @@ def _spatial_derivatives(r: Array, theta: Array, phi: Array, free: bool) -> Arra
     ct, st, cp, sp = np.cos(theta), np.sin(theta), np.cos(phi), np.sin(phi)
     zero = np.zeros_like(ct)
     R = np.stack([ct, -st, zero, cp * st, cp * ct, -sp, sp * st, sp * ct, cp], axis=-1).reshape(*ct.shape, 3, 3)
-    bent = np.where(_is_straight(theta), 1.0, st)  # any number where a torsion has no meaning
+    bent = np.where(_is_straight(theta), 1.0, st)  # any number where a torsion is undefined
     cot = ct / bent
-    e1, e2, e3 = (R[..., :, k] for k in range(3))  # the frame of bond i, seen from bond i - 1
+    e1, e2, e3 = (R[..., :, k] for k in range(3))  # the frame of bond i, in that of bond i - 1
     f2 = np.stack([zero, cp, sp], axis=-1)  # across bond i - 1, towards bond i
-    normal = np.broadcast_to([0.0, 0.0, 1.0], f2.shape)  # e3', seen from bond i - 1
+    normal = np.broadcast_to([0.0, 0.0, 1.0], f2.shape)  # e3', in the frame of bond i - 1
 
     w = 1 / r
     w1, w2 = _earlier(w, 1, 0.0 if free else 1.0), _earlier(w, 2, 0.0)
@@ -151,7 +151,7 @@ def _spatial_derivatives(r: Array, theta: Array, phi: Array, free: bool) -> Arra
 
 
 def spatial_positions(r: ArrayLike, theta: ArrayLike, phi: ArrayLike) -> Array:
-    """x_i (..., n, 3), from particle 0 at the origin (complex numbers too, for derivatives by a complex step)."""
+    """x_i (..., n, 3), from particle 0 at the origin (also complex, for complex-step derivatives)."""
     r, theta, phi = _together(r, theta, phi)
     E = np.broadcast_to(np.eye(3), (*r.shape[:-1], 3, 3))
     x = np.zeros((*r.shape[:-1], 3))
@@ -174,12 +174,12 @@ def _is_straight(theta: Array) -> Array:
 
 
 def _earlier(x: Array, k: int, base: float) -> Array:
-    """x of the bond k places before; `base` for the bonds of the base."""
+    """x of the bond k places earlier; `base` for the bonds of the base."""
     return np.concatenate([np.full((*x.shape[:-1], min(k, x.shape[-1])), base), x[..., :-k]], axis=-1)
 
 
 def _into_earlier(R: Array, k: int, rows: Array) -> Array:
-    """Rows given in the frame of bond i - k, in that of bond i - k - 1: times the transpose of R_{i-k}."""
+    """Transform rows from the frame of bond i - k to that of bond i - k - 1: times the transpose of R_{i-k}."""
     turns = np.broadcast_to(np.eye(3), R.shape).copy()
     turns[..., k:, :, :] = R[..., :-k, :, :]
     return rows @ turns.swapaxes(-1, -2)

@@ -4,7 +4,7 @@ The coordinates of joint k are functions of the poses of bodies k - 1 and k.  Th
 
     d q_k / d xi_k = R_k,      d q_k / d xi_{k-1} = -R_k X_k,      X_k = Ad of f_{k-1,k}^-1,
 
-R_k the inverse of the body Jacobian of the coordinates; Eq. 22 is the same in frames at the mass centres.
+where R_k is the inverse of the body Jacobian of the coordinates; Eq. 22 is the same in frames at the mass centres.
 Everything is in link coordinates, so no number grows along the chain.
 """
 
@@ -35,7 +35,7 @@ Partition = str | Sequence[str | Sequence[str]]
 
 
 def relax(model: Model, q: ArrayLike) -> Relaxed:
-    """A serial chain of any joints at q (..., nq), its joints released: six coordinates per link, soft ones first."""
+    """A serial chain of any joints at q (..., nq) with released joints: six coordinates per link, soft ones first."""
     chain = _chain(model)
     q = np.asarray(q, dtype=np.float64)
     if q.ndim == 0 or q.shape[-1] != model.nq:
@@ -55,12 +55,12 @@ def relax(model: Model, q: ArrayLike) -> Relaxed:
 
 def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, inertia: ArrayLike,
              kind: str | Sequence[str] | Array = "auto", names: Sequence[str] = ()) -> Relaxed:  # fmt: skip
-    """A chain given by DH coordinates x (..., n, 6) (see `parameters`), any of them soft, at any of their values.
+    """A chain given by DH coordinates x (..., n, 6) (see `parameters`) at any values, any of them soft.
 
     soft      "beta", or for each joint a name or several: ["beta", ("gamma", "c"), (), ...]
     mass, com, inertia   of each link, in its DH frame; the inertia about the mass centre
-    kind      "A", "B" or "C", one for all joints or one per joint; "auto" is C, regular wherever (a, alpha) are held
-              at zero. `parameters.from_transforms` finds kinds and coordinates that are regular for any poses.
+    kind      "A", "B" or "C", one for all joints or one per joint; "auto" is C, which is regular if (a, alpha) are
+              zero. `parameters.from_transforms` finds kinds and coordinates that are regular for any poses.
     """
     x = numbers_like(x)
     n = x.shape[-2]
@@ -75,7 +75,7 @@ def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, 
 
 
 class _Group(NamedTuple):
-    """The links of one joint type: their numbers, their columns of q, their constants and their code."""
+    """The links of one joint type: their indices, their columns in q, their constants and their code."""
 
     bodies: Array
     columns: Array
@@ -88,15 +88,15 @@ class _Chain(NamedTuple):
     soft: Array
     K: Array
     K_parent: Array
-    log_det_K: float  # det H is that of K, of the same joints at rest and of joints whose axes may coincide
+    log_det_K: float  # det H is the product of det K, of the same joints at rest and of joints whose axes may coincide
     locking: Array
 
 
 @lru_cache(maxsize=16)
 def _chain(model: Model) -> _Chain:
-    """The part that does not depend on q, in the model's frames turned so that every axis is z.
+    """The part that does not depend on q, in the model's frames rotated so that every axis is z.
 
-    The compiler's shorter frames may lie far from their bodies, where J^-1 would lose digits.
+    The compiler's short frames may be far from their bodies, where J^-1 would lose digits.
     """
     if not model.is_chain:
         raise ArgumentError(f"{model!r} branches; mass_solve(..., method='fixman') takes any tree")
@@ -121,7 +121,7 @@ def _chain(model: Model) -> _Chain:
 
 
 def _log_volume(joint: Joint, pitch: float) -> float:
-    """log det (S^T S) where it does not depend on q."""
+    """log det (S^T S), if it does not depend on q."""
     return 0.0 if joint.locking or not pitch else log1p(pitch * pitch)
 
 

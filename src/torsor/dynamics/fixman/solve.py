@@ -30,12 +30,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """A floating chain of n links, and which of its coordinates are soft (they move) or hard (they are fixed)."""
+    """A floating chain of n links, with soft coordinates (which move) and hard ones (which are fixed)."""
 
     H: Array  # (..., n, w + 1, d, d): H[..., i, k] = H_{i,i-k}, rows of link i, columns of link i - k; zero for k > i
     soft: Array  # (n, d) bool
     log_det_H: Array  # (...)
-    singular: str = ""  # if the soft coordinates have no mass matrix here: why
+    singular: str = ""  # the reason, if the soft coordinates have no mass matrix here
 
     @classmethod
     def of(cls, C: Array, K: Array, soft: Array, singular: str = "") -> Relaxed:
@@ -52,7 +52,7 @@ class Relaxed:
     # ---- results ----
 
     def solve(self, b: ArrayLike) -> Array:
-        """M^-1 b for b (..., f), f the number of soft variables, in the order of the chain."""
+        """M^-1 b for b (..., f), where f is the number of soft variables, in the order of the chain."""
         self._require_regular()
         b = numbers_like(b)
         f = int(self.soft.sum())
@@ -66,7 +66,7 @@ class Relaxed:
         return (y - self.times(reaction))[..., self.soft]
 
     def inverse(self) -> Array:
-        """M^-1 (..., f, f): f times the work of `solve`."""
+        """M^-1 (..., f, f), at f times the work of `solve`."""
         f = int(self.soft.sum())
         units = np.eye(f).reshape(f, *(1 for _ in self.batch), f)
         return np.moveaxis(self.solve(units), 0, -1)
@@ -115,7 +115,7 @@ class Relaxed:
 
     @cached_property
     def _factor(self) -> Array:
-        """The banded Cholesky factor of H22, (bandwidth, states * r): all states as one chain of separate pieces."""
+        """The banded Cholesky factor of H22, (bandwidth, states * r): all states as separate pieces of one chain."""
         n, d = self.soft.shape
         w = self.H.shape[-3] - 1
         blocks = self.H.reshape(-1, n * (w + 1) * d * d)
@@ -127,7 +127,7 @@ class Relaxed:
             raise SingularError("H22 is singular: the hard variables are not independent here") from None
 
     def _solve_hard(self, c: Array) -> Array:
-        """H22^-1 c for c (..., r); axes beyond those of the chain are more right-hand sides."""
+        """H22^-1 c for c (..., r); additional axes are further right-hand sides."""
         if not c.size:
             return c
         if c.dtype == object:
@@ -138,7 +138,7 @@ class Relaxed:
 
 @lru_cache(maxsize=16)
 def _band_index(partition: bytes, n: int, d: int, w: int) -> Array:
-    """Where the lower band of H22, (bandwidth, r), is in the flattened blocks (n, w + 1, d, d)."""
+    """The indices of the lower band of H22, (bandwidth, r), in the flattened blocks (n, w + 1, d, d)."""
     soft = np.frombuffer(partition, dtype=bool).reshape(n, d)
     link, coordinate = np.nonzero(~soft)  # of each hard variable
     bandwidth = int(np.convolve((~soft).sum(axis=1), np.ones(w + 1, int)).max())
@@ -152,7 +152,7 @@ def _band_index(partition: bytes, n: int, d: int, w: int) -> Array:
 
 
 def _spread(x: Array, where: Array, batch: tuple[int, ...]) -> Array:
-    """x, one number per chosen variable, as (..., n, d) with zeros for the others."""
+    """x, one number per chosen variable, as (..., n, d) with zeros at the others."""
     full = np.zeros((*batch, *where.shape), x.dtype)
     full[..., where] = x
     return full
