@@ -44,7 +44,8 @@ def push(t, q, v):
 def shaken(t):
     """A base that sways and turns."""
     c, s = np.cos(t), np.sin(t)
-    return np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), np.array([0, 0, 1, s, 0, 0]), np.array([0, 0, 0, c, 0, 0])
+    R = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
+    return R, np.array([0, 0, 1, s, 0, 0]), np.array([0, 0, 0, c, 0, 0])
 
 
 def bounds(model):

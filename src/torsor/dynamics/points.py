@@ -104,8 +104,8 @@ class Points:
         if len(self):
             for few in self._blocks(len(states)):
                 self._placed(self._poses(states[few]), out=out[few])
-        if len(self._held):
-            out[:, self._held] = self.place[self._held]
+        if len(self._on_base):
+            out[:, self._on_base] = self.place[self._held]
         return out.reshape(*q.shape[:-1], len(self), 3)
 
     def torques(self, q: ArrayLike, forces: ArrayLike) -> Array:
@@ -132,7 +132,7 @@ class Points:
         states, pulls = q.reshape(-1, self.model.nq), forces.reshape(-1, len(self), 3)
         tau = np.empty((len(states), self.model.nv))
         for few in self._blocks(len(states)):
-            self._felt(states[few], self.sums(pulls[few]), out=tau[few])
+            self._torque_program(states[few], self.sums(pulls[few]), out=tau[few])
         return tau.reshape(*q.shape[:-1], self.model.nv)
 
     def _blocks(self, count: int) -> Sequence[slice]:
