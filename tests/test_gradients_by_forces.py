@@ -326,3 +326,9 @@ def test_bad_arguments_of_step_derivatives_are_refused_by_name(wrong, message):
     given = {"q": np.zeros(7), "v": np.zeros(7)} | wrong
     with pytest.raises(ts.ArgumentError, match=message):
         ts.step_derivatives(MODELS["7 freedoms"], **given)
+
+
+def test_a_parameter_without_its_class_is_told_its_name():
+    with pytest.raises(ts.ArgumentError, match=r'"PD\.kp"'):
+        ts.vjp(ts.rollout, "kp")(ts.zoo.planar3(), np.zeros(3), np.zeros(3), (np.zeros((1, 3)),) * 2, steps=1, step=0.1,
+                                 forces=ts.PD(np.zeros(3), kp=1.0, kd=1.0))  # fmt: skip

@@ -10,6 +10,7 @@ from scipy.integrate import DOP853, RK45
 from torsor import Constant, Friction, Simulation, Spring, momentum, simulate, zoo
 from torsor.errors import ArgumentError, SingularError
 from torsor.model import Model
+from torsor.model.extras import Extras
 from torsor.motion.adams import HIGHEST, Adams
 from torsor.motion.coordinates import Coordinates
 from torsor.motion.integrators import METHODS
@@ -410,3 +411,14 @@ def test_fused_stages_are_the_stages_one_by_one(name, machine):
 def test_forces_in_python_are_not_fused(pendulum):
     simulation = Simulation(pendulum, forces=lambda t, q, v: np.zeros(2))
     assert not simulation.stepper.stages.fused
+
+
+def test_a_motion_starts_at_a_keyframe_by_name():
+    bent = {"bent": (0.1, 0.2, 0.3)}
+    model = zoo.planar3().with_extras(Extras(joint_names=("a", "b", "c"), keyframes=bent))
+    run = simulate(model, "bent", duration=0.01)
+    np.testing.assert_array_equal(run.q[0], bent["bent"])
+    with pytest.raises(ArgumentError, match=r"unknown q0 'home'; choose one of: bent"):
+        simulate(model, "home")
+    with pytest.raises(ArgumentError, match="q0"):
+        simulate(zoo.planar3(), "home")

@@ -31,9 +31,9 @@ class ModelWarning(UserWarning):
 INNER = ("torsor", "numpy", "contextlib")  # packages whose frames lie between a call of torsor and its warning
 
 
-def warn_caller(message: str) -> None:
-    """Give a `ModelWarning` at the line, outside torsor, whose call led here."""
+def warn_caller(message: str, category: type[Warning] = ModelWarning) -> None:
+    """Give a warning at the line, outside torsor, whose call led here."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INNER:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, ModelWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)

@@ -105,7 +105,7 @@ class Points:
             for few in self._blocks(len(states)):
                 self._placed(self._poses(states[few]), out=out[few])
         if len(self._on_base):
-            out[:, self._on_base] = self.place[self._held]
+            out[:, self._on_base] = self.place[self._on_base]
         return out.reshape(*q.shape[:-1], len(self), 3)
 
     def torques(self, q: ArrayLike, forces: ArrayLike) -> Array:

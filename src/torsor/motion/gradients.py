@@ -78,7 +78,10 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
     if gpu_array(q) or gpu_array(v):
         raise ArgumentError("the gradient of a rollout runs on the CPU: give it NumPy arrays")
     if setup.law.called:
-        raise ArgumentError("a rollout under functions, or servos on quaternions, has no gradient: give other forces")
+        raise ArgumentError(
+            "a rollout under functions, or servos on quaternions, has no gradient: give other forces, or "
+            "servos whose gains are zero at free and ball joints"
+        )
     states = States(setup, checked_states(setup.model, {"q": q, "v": v}), steps)
     back = _Backwards(setup, states, steps, every, names)
     kept, nv = steps // every, setup.model.nv
@@ -101,6 +104,8 @@ def _complete(model: Model, forces: Sequence[Any], names: Sequence[str]) -> list
     for name in names:
         kind, _, parameter = name.rpartition(".")
         if not kind:
+            if owners := [type(force).__name__ for force in found if hasattr(force, name)]:
+                raise ArgumentError(f'wrt: a parameter of a force goes by its class, "{owners[0]}.{name}"')
             validate.chosen("wrt", name, PARAMETERS)
             continue
         k = force_place(found, kind, parameter)

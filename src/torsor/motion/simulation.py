@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import inf
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import logs
 from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import obeying
-from torsor.errors import ArgumentError, DeviceError, ModelError, TorsorError
+from torsor.errors import ArgumentError, DeviceError, ModelError, TorsorError, warn_caller
 from torsor.formats import toml
 from torsor.later import Later
 from torsor.model.freedoms import DEFAULTS, limited_coordinates
@@ -35,7 +34,7 @@ from torsor.motion.rows import RowOptions, Rows
 from torsor.motion.stepper import Settings, Stepper, StiffnessWarning, no_step
 from torsor.motion.stiffness import Watchman
 from torsor.motion.trajectory import Trajectory, header
-from torsor.validate import check_memory, flag, number, parameter, real_array, shown
+from torsor.validate import check_memory, chosen, flag, number, parameter, real_array, shown
 
 # few have a GPU
 gpu, device = Later("torsor.backends.gpu"), Later("torsor.motion.device")
@@ -88,8 +87,9 @@ class Simulation:
     ----------
     model : Model
         The machine.
-    q0 : (nq,) array_like, optional
-        Where it starts. Default: the neutral configuration, or the closest one within the limits.
+    q0 : (nq,) array_like or str, optional
+        Where it starts, or the name of a keyframe. Default: the neutral configuration, or the closest one within the
+        limits.
     v0 : (nv,) array_like, optional
         Default: at rest.
     **options : object
@@ -225,7 +225,7 @@ class Simulation:
             return
         implicit = issubclass(type(self.stepper), Implicit)
         advice = "" if implicit else f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones"
-        warnings.warn(f"{found}{advice}", StiffnessWarning, stacklevel=2)
+        warn_caller(f"{found}{advice}", StiffnessWarning)
 
     def _switch(self) -> None:
         self.rows.marks[SWITCHED] = np.ones(1)
@@ -440,8 +440,9 @@ def simulate(
     ----------
     model : Model
         The machine.
-    q0 : (nq,) array_like, optional
-        Where it starts. Default: the neutral configuration, or the closest one within the limits.
+    q0 : (nq,) array_like or str, optional
+        Where it starts, or the name of a keyframe. Default: the neutral configuration, or the closest one within the
+        limits.
     v0 : (nv,) array_like, optional
         Default: at rest.
     duration : float, default 10.0
@@ -547,6 +548,8 @@ simulate.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
     """The first state; by default the neutral configuration, or the closest one within the joints' limits, at rest."""
+    if isinstance(q0, str) and model.keyframes:
+        q0 = model.keyframes[chosen("q0", q0, tuple(model.keyframes))]
     q = _state("q0", within_limits(model) if q0 is None else q0, model.nq)
     v = _state("v0", np.zeros(model.nv) if v0 is None else v0, model.nv)
     model.check_quaternions(q, "q0")

@@ -11,7 +11,6 @@ docs/simulation.md shows what a million steps of each do to energy and momentum.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,7 @@ import numpy as np
 from torsor.algorithms import discrete_mechanics as mechanics
 from torsor.backends.cpu import compile_program
 from torsor.dynamics import functions as dynamics
-from torsor.errors import ArgumentError, SingularError
+from torsor.errors import ArgumentError, SingularError, warn_caller
 from torsor.linalg import Vec
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
@@ -133,10 +132,10 @@ class Symplectic(FixedStep):
         less, more = (self.motion.torque(self.t, self.q, np.full(self.nv, 1.0 + s * NUDGE)) for s in (-1, 1))
         rate = self._quickest(np.maximum(less - more, 0.0) / (2 * NUDGE))
         if self.h * rate > 2 * self.parts:
-            warnings.warn(
+            warn_caller(
                 f"the quickest dampers act in {1 / rate:.2g} s, and steps of {self.h:g} s do not resolve them: some "
                 f"velocities will alternate. Take steps of {2 * self.parts / rate:.2g} s, or use esdirk4, trbdf2 or "
-                "implicit-euler", StiffnessWarning, stacklevel=2,
+                "implicit-euler", StiffnessWarning,
             )  # fmt: skip
 
     def _quickest(self, gain: Array) -> float:
