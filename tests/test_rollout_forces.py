@@ -502,7 +502,7 @@ def test_functions_get_arrays_of_the_callers_library(strict, monkeypatch):
     monkeypatch.setattr("torsor.backends.gpu.given_back", lambda kind, x: seen.append((kind, x.shape)) or x)
     setup = Fixed(ARM, collect(ARM, push), STEPS_OF["rk4"], "rk4", H)
     given = {"tau": np.zeros((1, setup.step.inputs["tau"][0])), "gain": setup.law.values[None]}
-    run = DeviceRun(setup.step, "float64", np.array([H]), given, setup.method.times, setup.law.called, kind="torch")
+    run = DeviceRun(setup.step, np.array([H]), given, setup.method.times, setup.law.called, kind="torch")
     run(strict.asarray(np.zeros((2, 8))), lambda at, count: {})
     assert seen == [("torch", (2, 4))] * 8  # q and v at four stages
 

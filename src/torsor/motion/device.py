@@ -81,7 +81,7 @@ class DeviceLaw(CompiledLaw):
         step = Step(torques_and_slopes, "torques and slopes", law, 1, implicit=True, moves=False)
         given = {"tau": law.constant.reshape(1, -1), "gain": law.values[None]}
         given |= {name: x[None] for name, x in (law.loads or {}).items()}
-        self.run = DeviceRun(step, "float64", np.ones(1), given, functions=law.called)
+        self.run = DeviceRun(step, np.ones(1), given, functions=law.called)
 
     def loads(self, t: float) -> list[Array]:
         return [gpu.cupy().asarray(x) for x in super().loads(t)]
@@ -158,7 +158,7 @@ class DeviceMotion(Motion):
 
     def steps(self, step: Step, h: float, given: Mapping[str, Array], times: Sequence[float]) -> Any:
         solve = self._solve if self._is_long else None
-        return DeviceRun(step, "float64", np.array([h]), given, times, self.law.called, solve=solve)
+        return DeviceRun(step, np.array([h]), given, times, self.law.called, solve=solve)
 
     def _solve(self, algorithm: Algorithm, options: Sequence[str], args: Sequence[Array]) -> Array:
         """The accelerations of one state of a long chain, (1, nv)."""

@@ -27,17 +27,18 @@ Array = NDArray[Any]
 class DeviceRun:
     """Steps of many states, (m, nq) and (m, nv).
 
-    h          (1,) the length of a step
+    h          (1,) the length of a step; with its dtype, all is computed
     given      the other inputs of a step by name, (m or 1, ...), on the host
     times      of a step at which functions are called, and these;  alone: a state alone goes to them without its axis
     kind       the library whose arrays they take
     solve      (algorithm, options, arguments) -> what the forward dynamics gives, if it is not a program
     """
 
-    def __init__(self, step: Step, dtype: str, h: Array, given: Mapping[str, Any], times: Sequence[float] = (0.0,),
+    def __init__(self, step: Step, h: Array, given: Mapping[str, Any], times: Sequence[float] = (0.0,),
                  functions: Sequence[Called] = (), alone: bool = True, kind: str = "cupy",
                  solve: Callable[..., Any] | None = None) -> None:  # fmt: skip
-        self.step, self.dtype, self.times, self.functions = step, dtype, times, functions
+        self.step, self.times, self.functions = step, times, functions
+        self.dtype = dtype = h.dtype.name
         self.alone, self.kind, self.solve = alone, kind, solve
         if found := next((term.on_host for term in functions if term.on_host), None):
             raise ArgumentError(f"{found} is computed by NumPy: give NumPy arrays, not arrays on a GPU")

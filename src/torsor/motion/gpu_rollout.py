@@ -141,8 +141,8 @@ class DeviceStates(States):
         setup = self.setup
         given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
         given |= {name: part[name] for name in setup.step.numbers}
-        dtype, h = np.dtype(self.dtype).name, np.array([setup.length])
-        return DeviceRun(setup.step, dtype, h, given, setup.method.times, setup.law.called, not self.batch, self.kind)
+        h = np.array([setup.length], self.dtype)
+        return DeviceRun(setup.step, h, given, setup.method.times, setup.law.called, not self.batch, self.kind)
 
     def watch(self, stops: tuple[Stop, ...], part: Mapping[str, Any], reset: Any) -> Watch:
         """What looks whether some states stop."""
