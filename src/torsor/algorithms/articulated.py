@@ -39,7 +39,7 @@ def eliminate(S: Subspace, I: Inertia, rotors: Vec) -> tuple[Inertia, tuple[Spat
 
 
 def with_known(S: Subspace, known: Sequence[int], G: Sequence[Sequence[Scalar]]) -> tuple[Spatial, ...]:
-    """Gains with known entries: along its own axis one for each freedom, and zero for the joint's other freedoms."""
+    """Gains with known entries: in the row of a freedom, one along its own axis and zero along the others' axes."""
     rows = zip(S.axes, G)
     return tuple(Spatial.of(float(k == axis) if k in known else x for k, x in enumerate(row)) for axis, row in rows)
 
@@ -72,7 +72,7 @@ def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial
     for axis, g, xi in zip(axes, G, x):
         if axis is None:
             qdd.append(xi - pair(g, A))
-        else:  # g[axis] = 1: only this column contributes to that coordinate, so this term is left out of the sum
+        else:  # g[axis] = 1, and only this column changes that coordinate: A[axis] + qdd = x - (the rest of G^T A)
             others = Spatial.of(0.0 if k == axis else gk for k, gk in enumerate(g.coordinates))
             coordinates[axis] = xi - pair(others, A)
             qdd.append(coordinates[axis] - A.coordinates[axis])

@@ -23,10 +23,8 @@ The first equations are implicit in v; `begin` and `end` are v_new = M^-1 (their
 Forces at the joints act at the middle of the step, half of their impulse before it and half after it: p is first
 replaced by p + (h/2) tau, and (h/2) tau is also added to p_new (J. E. Marsden, M. West, Discrete mechanics and
 variational integrators, Acta Numerica 2001, 3.2). Springs and dampers make tau depend on v. With R = h/2 D + h^2/4 K,
-the iteration
-v_new = (M + R)^-1 (right-hand side + R v) treats them exactly in one round, however stiff they are:
-`begin_driven` and
-`end_driven`, with R as the input `added_inertia`.
+the iteration v_new = (M + R)^-1 (right-hand side + R v) treats them exactly in one round, however stiff they are:
+`begin_driven` and `end_driven`, with R as the input `added_inertia`.
 
 The midpoint rule takes L at the middle q^ = q [+] y, y = (h/2) v. With f = (h/2) (F(q^, v) + tau),
 

@@ -1,8 +1,7 @@
 """The 3-D page: one self-contained HTML file that plays a trajectory, without other files and without a network.
 
 It consists of page.html, our scripts (`PLAYER`) and three.min.js (three.js, MIT: its licence is at the top of that
-file;
-`three_entry.js` says how it is made). The scene and three.js are compressed in the page.
+file; `three_entry.js` says how it is made). The scene and three.js are compressed in the page.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class _Chain(NamedTuple):
     soft: Array
     K: Array
     K_parent: Array
-    log_det_K: float  # det H is the product of det K, of the same joints at rest and of joints whose axes may coincide
+    log_det_K: float  # the constant part of log det H; `locking` joints add a part that depends on q
     locking: Array
 
 
