@@ -543,6 +543,7 @@ def energy(ps: float = 20.0, seeds: int = 5) -> Rows:
     for words, fs in (
         ("all torsions", 8),
         ("all torsions", 12),
+        ("without hydroxyl groups", 15),
         ("without hydroxyl groups", 16),
         ("all torsions", 16),
         ("all torsions", 20),
