@@ -624,7 +624,7 @@ def test_peptides_from_sequences():
     assert bonds[0] != pytest.approx(bonds[1], abs=1e-9)  # lengths change, too
 
 
-def test_the_command_moves_a_peptide(tmp_path):
+def test_the_command_moves_a_peptide(tmp_path, capsys):
     pytest.importorskip("openmm")
     pytest.importorskip("PeptideBuilder")
     from torsor.cli import main
@@ -633,6 +633,8 @@ def test_the_command_moves_a_peptide(tmp_path):
     words = ["fold", "ACE-ALA-NME", "--ns", "0.0002", "--solvent", "vacuum", "--dcd", files[0], "--plot", files[1]]
     assert main([*map(str, words), "--view", str(files[2]), "--threads", "1"]) == 0
     assert all(path.stat().st_size > 1000 for path in files)
+    said = "".join(capsys.readouterr())
+    assert all(path.name in said for path in files)
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,10 @@ def run(options: argparse.Namespace, say: Any, bar: Any) -> int:
             progress.update(task, completed=done, total=total, words=f"{done} of {total} frames{pace}")
 
         found = _moved(tree, kelvin, options, show)
-    _written(found, options)
-    _reported(found, options, time.perf_counter() - begin, pace, say)
+    seconds, files = time.perf_counter() - begin, _written(found, options)
+    _reported(found, options, seconds, pace, say)
+    if files and not options.json:
+        say("-> " + ", ".join(map(str, files)))
     return 0
 
 
@@ -178,16 +180,22 @@ def _moved(tree: Torsions, kelvin: list[float], options: argparse.Namespace, sho
     return langevin(tree, ps, every=every, friction=options.friction, **common)
 
 
-def _written(found: MolecularRun, options: argparse.Namespace) -> None:
-    """Files of frames (of further replicas with their number), plots and the page."""
-    for path in options.out or ():
-        for replica in range(found.replicas):
-            found.save(path if not replica else path.with_stem(f"{path.stem}-{replica + 1}"), replica)
+def _written(found: MolecularRun, options: argparse.Namespace) -> list[Path]:
+    """Write files of frames (of further replicas with their number), plots and the page; return their names."""
+    frames = [
+        (path.with_stem(f"{path.stem}-{replica + 1}") if replica else path, replica)
+        for path in options.out or ()
+        for replica in range(found.replicas)
+    ]
+    for path, replica in frames:
+        found.save(path, replica)
     for path, what in ((options.plot, "overview"), (options.ramachandran, "ramachandran")):
         if path is not None:
             style.save(found.plot(what), path, found.about)
     if options.view is not None:
         found.view(options.view)
+    others = (options.plot, options.ramachandran, options.view)
+    return [*(path for path, _ in frames), *(Path(path) for path in others if path is not None)]
 
 
 def _reported(found: MolecularRun, options: argparse.Namespace, seconds: float, pace: Pace, say: Any) -> None:
