@@ -8,25 +8,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
 from torsor.backends.turning import provide
 from torsor.compiler.abi import unrolled_data
-from torsor.compiler.tape import Code, Tape
-from torsor.compiler.trace import shape_of, symbols
 from torsor.later import Later
 from torsor.outputs import numbered
 
-llvm, llvm_arrays = Later("torsor.backends.llvm"), Later("torsor.backends.llvm_arrays")  # if the code is not on disk
+if TYPE_CHECKING:
+    from torsor.compiler.tape import Code
+
+# needed if the code is not on disk
+llvm, llvm_arrays = Later("torsor.backends.llvm"), Later("torsor.backends.llvm_arrays")
+tape, tracing = Later("torsor.compiler.tape"), Later("torsor.compiler.trace")
 
 
 def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> Code:
     """The tape of a function of (nested) lists of scalars, one argument per input, that returns nested lists."""
-    tape = Tape()
-    arguments = [symbols(tape, name, shape) for name, shape in inputs.items()]
-    return Code.of(tape, {("out", *index): x for index, x in numbered(function(*arguments))})
+    own = tape.Tape()
+    arguments = [tracing.symbols(own, name, shape) for name, shape in inputs.items()]
+    return tape.Code.of(own, {("out", *index): x for index, x in numbered(function(*arguments))})
 
 
 def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]], dtype: str = "float64",
@@ -50,7 +53,9 @@ def _kernel(code: Callable[[], Code], inputs: Mapping[str, tuple[int, ...]], dty
     host, bits = codegen.host(), 64 if dtype == "float64" else 32
 
     def outline() -> str:
-        return json.dumps([codegen.name_of(f"pointwise|{code()}|{dict(inputs)}|{bits}|{host}"), shape_of(code())])
+        return json.dumps(
+            [codegen.name_of(f"pointwise|{code()}|{dict(inputs)}|{bits}|{host}"), tracing.shape_of(code())]
+        )
 
     def written() -> str:
         target = llvm.Target(host.lanes(bits), bits, host.fma, host.x86)
