@@ -288,3 +288,9 @@ def test_without_gymnasium_the_error_says_what_to_install():
     code = "import sys; sys.modules['gymnasium'] = None; import torsor.gym"
     done = processes.run("-c", code)
     assert "pip install 'torsor[gym]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("make", [VectorEnv, MachineEnv])
+def test_environments_that_should_draw_are_refused(make):
+    with pytest.raises(ArgumentError, match="render_mode must be None"):
+        make("Acrobot", render_mode="human")

@@ -349,8 +349,13 @@ TASKS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _task(task: Any) -> Task:
-    """A task, or the one of this name."""
+def _task(task: Any, render_mode: Any) -> Task:
+    """A task, or the one of this name; it is not drawn."""
+    if render_mode is not None:
+        raise ArgumentError(
+            f"render_mode must be None, not {validate.shown(render_mode)}: environments draw nothing; `view` of a model "
+            "shows configurations"
+        )
     if isinstance(task, Task):
         return task
     validate.chosen("task", task, tuple(TASKS))
@@ -491,6 +496,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         episode, {"mass": (0.8, 1.2), "inertia": (0.8, 1.2), "gravity": (0.9, 1.1)}.
     max_episode_steps : int, optional
         Default: as the task says.
+    render_mode : None
+        Environments draw nothing.
 
     Raises
     ------
@@ -510,8 +517,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
 
     def __init__(self, task: Task | str, num_envs: int = 1, *, randomize: Ranges | None = None,
-                 max_episode_steps: int | None = None) -> None:  # fmt: skip
-        self.task = _task(task)
+                 max_episode_steps: int | None = None, render_mode: None = None) -> None:  # fmt: skip
+        self.task = _task(task, render_mode)
         self.num_envs = validate.integer("num_envs", num_envs, least=1)
         self.most = self.task.episode
         if max_episode_steps is not None:
@@ -624,6 +631,8 @@ class MachineEnv(gymnasium.Env):
         As in `VectorEnv`.
     randomize : dict, optional
         As in `VectorEnv`.
+    render_mode : None
+        As in `VectorEnv`.
 
     Examples
     --------
@@ -636,8 +645,8 @@ class MachineEnv(gymnasium.Env):
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, task: Task | str, *, randomize: Ranges | None = None) -> None:
-        self.task = _task(task)
+    def __init__(self, task: Task | str, *, randomize: Ranges | None = None, render_mode: None = None) -> None:
+        self.task = _task(task, render_mode)
         self.crowd = Crowd(self.task, 1, randomize)
         self.observation_space, self.action_space = _spaces(self.task)
         self.goal: Array | None = None  # before the first reset
