@@ -353,8 +353,8 @@ def _task(task: Any, render_mode: Any) -> Task:
     """A task, or the one of this name; it is not drawn."""
     if render_mode is not None:
         raise ArgumentError(
-            f"render_mode must be None, not {validate.shown(render_mode)}: environments draw nothing; `view` of a model "
-            "shows configurations"
+            f"render_mode must be None, not {validate.shown(render_mode)}: environments draw nothing; "
+            "model.view(q) shows configurations"
         )
     if isinstance(task, Task):
         return task
