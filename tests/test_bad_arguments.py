@@ -233,7 +233,7 @@ def test_the_layout_of_memory_does_not_matter(function, layout):
 def test_more_states_than_memory_holds_are_refused(function):
     """Without looking at them: an array that is broadcast takes no memory of its own."""
     arrays = converted(arguments(function), lambda x: np.broadcast_to(x[:1], (10**13, *x.shape[1:])))
-    with pytest.raises(ts.ArgumentError, match="asks for more than the .* GB of memory"):
+    with pytest.raises(ts.ArgumentError, match=r"asks for more than the .* GB of memory"):
         call(function, arrays)
 
 
