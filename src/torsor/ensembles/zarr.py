@@ -97,6 +97,11 @@ class Group:
         except ValueError:
             raise StoreError(f"{self.place.address}/{name} is not JSON: the store is damaged") from None
 
+    @property
+    def digested(self) -> list[str]:
+        """The arrays whose chunks have digests, in their order; the status is written last, and has none."""
+        return [name for name in self.variables if name not in ("status", "digest", "t")]
+
     def _file(self, name: str, chunk: int) -> str:
         return "/".join([name, "c", str(chunk), *["0"] * len(self.variables[name].shape)])
 
@@ -115,8 +120,14 @@ class Group:
         return blake2b(content, digest_size=DIGEST).digest()
 
     def get(self, name: str, chunk: int) -> Array | None:
-        """A chunk, or None if it is not there, or not whole."""
+        """A chunk, or None if it is not there, or not whole; one that does not fit its digest is refused."""
         variable, content = self.variables[name], self.place.read(self._file(name, chunk))
+        if content is not None and name in self.digested and (digests := self.get("digest", chunk)) is not None:
+            if blake2b(content, digest_size=DIGEST).digest() != digests[0, self.digested.index(name)].tobytes():
+                raise StoreError(
+                    f"{self.place.address}/{self._file(name, chunk)} does not fit its digest: the store is damaged; "
+                    "what is damaged is done again if the study is resumed"
+                )
         shape = (variable.chunk, *variable.shape)
         kind = np.dtype(variable.dtype).newbyteorder("<")
         if content is None or len(content) != kind.itemsize * int(np.prod(shape)):
