@@ -444,7 +444,13 @@ def test_lost_and_damaged_chunks_are_done_again(tmp_path):
     damaged.write_bytes(content)
     (path / "status" / "c" / "0").unlink()
     (path / "v" / "c" / "2" / "0" / "0").write_bytes(b"cut off")
-    assert ts.Study(path).missing() == [0, 1, 2]
+    broken = ts.Study(path)
+    assert broken.missing() == [0, 1, 2]
+    for name in "qv":  # never a wrong number, nor one that is left out
+        with pytest.raises(ts.StoreError, match=rf"{name}/c/[12]/0/0 does not fit its digest.*resumed"):
+            broken[name]
+        with pytest.raises(ts.StoreError, match="does not fit its digest"):
+            broken.open()[name].values  # noqa: B018
     again = study(path)
     assert again.missing() == []
     assert np.array_equal(again["q"], whole)

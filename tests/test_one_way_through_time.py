@@ -53,6 +53,12 @@ def bounds(model):
     return np.where(limited_coordinates(model) < 0, np.inf, 0.1)
 
 
+def stops(model):
+    """As hard as torsor makes them; on a long chain, where explicit steps would need to be shorter, soft ones."""
+    soft = dict(stiffness=5.0, damping=0.05) if model.nv > 64 else {}
+    return ts.Limits(-bounds(model), bounds(model), **soft)
+
+
 def motion(model):
     """A motion to follow: all velocities are those of a slow swing."""
     start = model.neutral()
@@ -92,7 +98,7 @@ FORCES = {
     "Policy": policy,
     "Friction": lambda model: ts.Friction(0.01, 0.05, creep=2.0),
     "Spring": lambda model: ts.Spring(RNG(3).uniform(1, 9, model.nv), damping=0.01),
-    "Limits": lambda model: ts.Limits(-bounds(model), bounds(model)),
+    "Limits": stops,
     "External": lambda model: ts.External(0.1 * RNG(6).normal(size=(model.n, 6))),
     "External, table": lambda model: ts.External(RNG(7).normal(size=(3, model.n, 6)), [0.0, 2 * STEP, 1.0], "previous"),
     "External, linear": lambda model: ts.External(0.1 * RNG(7).normal(size=(3, model.n, 6)), [0.0, 2 * STEP, 1.0]),

@@ -125,7 +125,8 @@ FORCES = {
 )
 def test_every_force(name, method, cupy):
     """Adaptive steps end where rounding lets them end: rows are compared at given times, and tolerances are so strict
-    that one step more or less near a stop does not show."""
+    that one step more or less near a stop does not show.
+    """
     options = {"step": 2e-3} if method in STEPS else {"dt": 5e-3, "rtol": 1e-9, "atol": 1e-11}
     found = both(CHAIN, cupy, Q, V, duration=0.02, forces=FORCES[name](), method=method, **options)
     assert_same(*found, ROUNDING if method in STEPS else UNSTEADY)

@@ -325,14 +325,10 @@ def run_chunk(plan: Plan, path: str, index: int) -> int:
     size = group.variables["status"].chunk
     result = plan.chunk(index * size, min(plan.n, (index + 1) * size))
     status = result.pop("status")
-    digests = [group.put(name, index, result[name]) for name in _numbers(group)]
+    digests = [group.put(name, index, result[name]) for name in group.digested]
     group.put("digest", index, np.frombuffer(b"".join(digests), np.uint8).reshape(1, len(digests), zarr.DIGEST))
     group.put("status", index, status)  # last: it marks that the rest is complete
     return int(_has_failed(status).sum())
-
-
-def _numbers(group: Group) -> list[str]:
-    return [name for name in group.variables if name not in ("status", "digest", "t")]
 
 
 class Study:
@@ -470,7 +466,7 @@ class Study:
         known = self.group.variables
         found = name.replace(":", ".") if name.replace(":", ".") in known else f"vary/{name}"
         if found not in known:
-            raise ArgumentError(f"{shown(name)} is not in the store; these are: {', '.join(_numbers(self.group))}")
+            raise ArgumentError(f"{shown(name)} is not in the store; these are: {', '.join(self.group.digested)}")
         return self.group.whole(found)
 
     def missing(self) -> list[int]:
@@ -488,7 +484,7 @@ class Study:
         status, digests = self.group.get("status", chunk), self.group.get("digest", chunk)
         if status is None or digests is None or not status.all():
             return False
-        return all(self.group.digest(name, chunk) == x.tobytes() for name, x in zip(_numbers(self.group), digests[0]))
+        return all(self.group.digest(name, chunk) == x.tobytes() for name, x in zip(self.group.digested, digests[0]))
 
     # -- computing missing chunks
 

@@ -97,6 +97,11 @@ class Group:
         except ValueError:
             raise StoreError(f"{self.place.address}/{name} is not JSON: the store is damaged") from None
 
+    @property
+    def digested(self) -> list[str]:
+        """The arrays whose chunks have digests, in their order; the status is written last, and has none."""
+        return [name for name in self.variables if name not in ("status", "digest", "t")]
+
     def _file(self, name: str, chunk: int) -> str:
         return "/".join([name, "c", str(chunk), *["0"] * len(self.variables[name].shape)])
 
@@ -112,11 +117,17 @@ class Group:
             block = np.concatenate([block, np.zeros((variable.chunk - len(block), *variable.shape), block.dtype)])
         content = block.reshape(-1).view(np.uint8).data
         self.place.write(self._file(name, chunk), content)
-        return blake2b(content, digest_size=DIGEST).digest()
+        return _digest(content)
 
     def get(self, name: str, chunk: int) -> Array | None:
-        """A chunk, or None if it is missing or incomplete."""
+        """A chunk, or None if it is missing or incomplete; one that does not match its digest is refused."""
         variable, content = self.variables[name], self.place.read(self._file(name, chunk))
+        digests = self.get("digest", chunk) if content is not None and name in self.digested else None
+        if digests is not None and _digest(content) != digests[0, self.digested.index(name)].tobytes():
+            raise StoreError(
+                f"{self.place.address}/{self._file(name, chunk)} does not fit its digest: the store is damaged; "
+                "what is damaged is done again if the study is resumed"
+            )
         shape = (variable.chunk, *variable.shape)
         kind = np.dtype(variable.dtype).newbyteorder("<")
         if content is None or len(content) != kind.itemsize * int(np.prod(shape)):
@@ -127,7 +138,7 @@ class Group:
     def digest(self, name: str, chunk: int) -> bytes:
         """The digest of a chunk in its current state; empty if it is missing."""
         content = self.place.read(self._file(name, chunk))
-        return b"" if content is None else blake2b(content, digest_size=DIGEST).digest()
+        return b"" if content is None else _digest(content)
 
     def whole(self, name: str) -> Array:
         """The array; missing parts are zero or NaN."""
@@ -139,6 +150,10 @@ class Group:
             if found is not None:
                 result[chunk * variable.chunk :][: len(found)] = found
         return result
+
+
+def _digest(content: Any) -> bytes:
+    return blake2b(content, digest_size=DIGEST).digest()
 
 
 def _group(attributes: Mapping[str, Any], nodes: Mapping[str, Any]) -> dict[str, Any]:
