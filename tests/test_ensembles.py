@@ -456,6 +456,21 @@ def test_lost_and_damaged_chunks_are_done_again(tmp_path):
     assert np.array_equal(again["q"], whole)
 
 
+def test_what_became_of_members_cannot_be_changed_without_a_word(tmp_path):
+    """A flipped bit turns "ok" into another status, which could be one."""
+    path = tmp_path / "runs.zarr"
+    whole = study(path)["status"]
+    damaged = path / "status" / "c" / "1"
+    content = bytearray(damaged.read_bytes())
+    content[3] ^= 2
+    damaged.write_bytes(content)
+    broken = ts.Study(path)
+    assert broken.missing() == [1]
+    with pytest.raises(ts.StoreError, match="status/c/1 does not fit its digest"):
+        broken["status"]
+    assert np.array_equal(study(path)["status"], whole)
+
+
 def test_a_store_of_another_study_is_refused(tmp_path):
     path = tmp_path / "runs.zarr"
     study(path)

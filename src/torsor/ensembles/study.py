@@ -325,7 +325,10 @@ def run_chunk(plan: Plan, path: str, index: int) -> int:
     size = group.variables["status"].chunk
     result = plan.chunk(index * size, min(plan.n, (index + 1) * size))
     status = result.pop("status")
-    digests = [group.put(name, index, result[name]) for name in group.digested]
+    digests = [
+        group.digest_of(name, status) if name == "status" else group.put(name, index, result[name])
+        for name in group.digested
+    ]
     group.put("digest", index, np.frombuffer(b"".join(digests), np.uint8).reshape(1, len(digests), zarr.DIGEST))
     group.put("status", index, status)  # last: it marks that the rest is complete
     return int(_has_failed(status).sum())
@@ -393,7 +396,7 @@ class Study:
             own = axes.get(name)
             own = tuple(f"{name.replace('/', '_')}_{k}" for k in range(values.ndim - 1)) if own is None else own
             variables.append(Variable(name, plan.n, size, values.shape[1:], values.dtype.name, ("member", *own)))
-        chunks, count = -(-plan.n // size), len(variables) - 1
+        chunks, count = -(-plan.n // size), len(variables)
         variables.append(Variable("digest", chunks, 1, (count, zarr.DIGEST), "uint8", ("chunk", "array", "byte")))
         times = plan.timing.times[plan.every - 1 :: plan.every]
         variables.append(Variable("t", len(times), len(times), (), "float64", ("time",)))
@@ -481,10 +484,12 @@ class Study:
         return [chunk for chunk in range(count) if not self._is_whole(chunk)]
 
     def _is_whole(self, chunk: int) -> bool:
-        status, digests = self.group.get("status", chunk), self.group.get("digest", chunk)
-        if status is None or digests is None or not status.all():
+        digests = self.group.get("digest", chunk)
+        names = self.group.digested
+        if digests is None or any(self.group.digest(name, chunk) != x.tobytes() for name, x in zip(names, digests[0])):
             return False
-        return all(self.group.digest(name, chunk) == x.tobytes() for name, x in zip(self.group.digested, digests[0]))
+        status = self.group.get("status", chunk)
+        return status is not None and bool(status.all())
 
     # -- computing missing chunks
 

@@ -99,14 +99,24 @@ class Group:
 
     @property
     def digested(self) -> list[str]:
-        """The arrays whose chunks have digests, in their order; the status is written last, and has none."""
-        return [name for name in self.variables if name not in ("status", "digest", "t")]
+        """The arrays whose chunks have digests, in their order: all, then the status (not in older stores)."""
+        names = [name for name in self.variables if name not in ("status", "digest", "t")]
+        return [*names, "status"][: self.variables["digest"].shape[0]]
 
     def _file(self, name: str, chunk: int) -> str:
         return "/".join([name, "c", str(chunk), *["0"] * len(self.variables[name].shape)])
 
     def put(self, name: str, chunk: int, values: Array) -> bytes:
         """Write a chunk; the last one is padded.  Returns its digest."""
+        content = self._content(name, values)
+        self.place.write(self._file(name, chunk), content)
+        return _digest(content)
+
+    def digest_of(self, name: str, values: Array) -> bytes:
+        """The digest of a chunk that will be written."""
+        return _digest(self._content(name, values))
+
+    def _content(self, name: str, values: Array) -> Any:
         variable = self.variables[name]
         block = np.ascontiguousarray(values, np.dtype(variable.dtype).newbyteorder("<"))
         if block.shape[1:] != variable.shape:
@@ -115,9 +125,7 @@ class Group:
             )
         if len(block) < variable.chunk:
             block = np.concatenate([block, np.zeros((variable.chunk - len(block), *variable.shape), block.dtype)])
-        content = block.reshape(-1).view(np.uint8).data
-        self.place.write(self._file(name, chunk), content)
-        return _digest(content)
+        return block.reshape(-1).view(np.uint8).data
 
     def get(self, name: str, chunk: int) -> Array | None:
         """A chunk, or None if it is missing or incomplete; one that does not match its digest is refused."""
