@@ -7,5 +7,5 @@ driver        many states by fixed steps: rollout (and its gradients), ensembles
 motion        the equations of one motion;  simulation, simulate: the driver of one motion
 integrators   its methods by name: runge_kutta, adams (made of stages, which may be fused), implicit, radau (in O(n)),
               structure (fixed step), fixed (the methods of steps);  stiffness: when to switch methods
-trajectory    the result;  quantities: by name;  recording, tables: files;  events, stops: where a motion ends
+trajectory    the result;  quantities: by name;  recording, tables: files;  events, stops: when a motion ends
 """

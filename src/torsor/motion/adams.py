@@ -56,7 +56,7 @@ class Adams(Staged):
         squares = self.attempt(self.t, 1.0)  # the weights already contain h
         orders = range(max(1, k - 1), min(k + 1, self.known, HIGHEST) + 1)
         self._longer = {order: self._allowed(order, squares[order - k + 1]) for order in orders}
-        return 1 / self._longer[k] if self._longer[k] == self._longer[k] else np.inf  # a NaN is beyond all bounds
+        return 1 / self._longer[k] if self._longer[k] == self._longer[k] else np.inf  # NaN counts as an infinite error
 
     def _take(self, t: float, h: float) -> None:
         self.k = self._choose(self._longer)
@@ -114,7 +114,7 @@ def tableau(h: Scalar, tau: list[Scalar]) -> list[list[Scalar]]:
     mean = [a / b for a, b in zip(g, pi)]
 
     def difference(k: int, scale: Scalar, new: bool) -> list[Scalar]:
-        """scale (f - sum_{j<k} pi_j phi_j)"""
+        """scale (f - sum_{j<k} pi_j phi_j)."""
         return [*(-scale * x for x in pi[:k]), *[0.0] * (HIGHEST - k), 0.0 if new else scale, scale if new else 0.0]
 
     none: list[Scalar] = [0.0] * (HIGHEST + 2)

@@ -173,7 +173,7 @@ class AdjointRun(PieceRun):
         *others, last = low.backward
         pairs = zip((following[..., low.row.places[name]] for name in "qv"), self._lanes(*stored))
         found = following[..., low.row.places["gain"]]
-        if low.step.law.schedule is not None:  # every step has numbers of its own
+        if low.step.law.schedule is not None:  # every step has its own numbers
             found = np.zeros_like(found)
         total = memory.operand(memory.room(last.size)) if others else row
         numbers = self.numbers if low.written_out else []

@@ -89,7 +89,7 @@ class Coordinates:
         return np.einsum("mk,kmi->mi", weights, values)
 
     def lengths(self, q: Array) -> Array:
-        """The lengths of the quaternions in q, (..., number of them)."""
+        """The lengths of the quaternions in q, (..., number of quaternions)."""
         return np.linalg.norm(q[..., self.quaternion], axis=-1)
 
     def normalise(self, q: Array) -> Array:

@@ -60,7 +60,7 @@ class RolloutKernel:
     apart     whether the accelerations are a separate function that all stages call
     """
 
-    step: Kernel  # its code is a Code
+    step: Kernel  # straight-line code: `Kernel.code` is a `Code`
     stages: tuple[Code, ...]
     dynamics: Kernel | None
     ends: Kernel | None = None  # q, v, numbers of members -> how far each stop condition is exceeded

@@ -121,7 +121,7 @@ def settings(machine: Any, steps: int, step: float, method: str, forces: Any, gr
 
 
 def checked_states(model: Model, given: Mapping[str, Any]) -> dict[str, Array]:
-    """Arrays of states, finite and of the right shape."""
+    """Check arrays of states: real and finite numbers, the right shape, and couplings."""
     found = {name: checked(model, name, x) for name, x in given.items()}
     for name, x in found.items():
         if x.dtype.kind != "f":

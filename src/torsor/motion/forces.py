@@ -129,7 +129,7 @@ class Table(_Data):
     Raises
     ------
     ArgumentError
-        The times do not increase, or the torques do not belong to them.
+        The times do not increase, or there is not one row of torques per time.
 
     Examples
     --------
@@ -339,7 +339,7 @@ class Feedback(_Data):
     Raises
     ------
     ArgumentError
-        The times do not increase, or the gains do not belong to them.
+        The times do not increase, or there is not one matrix of gains per time.
 
     Examples
     --------
@@ -603,7 +603,7 @@ class External(_Data):
     Raises
     ------
     ArgumentError
-        The times do not increase, or the wrenches do not belong to them.
+        The times do not increase, or there is not one set of wrenches per time.
 
     Examples
     --------

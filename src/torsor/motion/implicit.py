@@ -62,7 +62,7 @@ CURVED_ROUNDS = 4  # rounds for q = q* + g N(q) v where N depends on q
 
 @dataclass(frozen=True)
 class Tableau:
-    """An explicit first stage, then stages with one gamma; the last stage is the new state.
+    """An explicit first stage, then stages with the same gamma; the last stage is the new state.
 
     A      (s, s)   weights of the rates            order  the order of the method
     E      (s,)     weights of the error estimate
@@ -419,7 +419,7 @@ def _combined(x: Array, weights: Array, rows: Array) -> Array:
 
 def _square(x: Array) -> float:
     """x . x, without BLAS: its threads take longer than the sum, and their number would change the last bits."""
-    square = np.einsum("i,i", x.conj(), x) if isinstance(x, np.ndarray) else x.dot(x)  # on a GPU, BLAS is quicker
+    square = np.einsum("i,i", x.conj(), x) if isinstance(x, np.ndarray) else x.dot(x)  # on a GPU, BLAS is faster
     return float(square.real)
 
 

@@ -150,7 +150,7 @@ def passing(kinds: Sequence[str], u: Scalar, x: Scalar, v: Scalar, numbers: Iter
 
 @cache
 def kernel(kinds: tuple[str, ...], slopes: bool, dtype: str = "float64") -> Any:
-    """A ufunc of x, v, u and all numbers of the parts: tau, or (tau, stiffness, damping); the lanes are freedoms."""
+    """A ufunc of x, v, u and all numbers of the parts: tau, or the entries of an `Action`; lanes are freedoms."""
     return compile_pointwise(*joint_law(kinds, slopes), dtype)
 
 

@@ -54,7 +54,7 @@ class Drift:
         self.rounds = self.drifts = 0
 
     def __call__(self, q: Array, p: Array, x: Array, h: Array | float) -> Drifted:
-        """Move states q (..., nq) with momenta p (..., nv) for h (...); x (..., nv) guesses their mean velocity."""
+        """Move states q (..., nq) with momenta p (..., nv) for h (...); x (..., nv) is a guess of the mean velocity."""
         steps = np.full_like(p, h) if isinstance(h, float) else _wide(h, p)
         found = self._begin(q, p, x, steps)
         settled = found.change < SETTLED**2

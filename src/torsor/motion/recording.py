@@ -49,7 +49,7 @@ class RecordingError(TorsorError):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows (m, width), and the integrator's memory after the last one."""
+    """Rows (m, width), and the integrator's memory after the last row."""
 
     rows: Array
     memory: Memory
@@ -151,7 +151,7 @@ class Recorder:
         self._write(chunk(rows, memory))
 
     def _write(self, data: bytes) -> None:
-        """Write all of it to the disk, after the last complete chunk, or nothing."""
+        """Write all of the data to the disk, after the last complete chunk, or nothing."""
         try:
             with open(self.path, "r+b", buffering=0) as file, locked(file):
                 self._check_end(file)

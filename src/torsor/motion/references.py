@@ -92,7 +92,7 @@ class Cycloid(_Straight):
     Raises
     ------
     ArgumentError
-        The ends do not go together, or T is not positive.
+        The shapes of q0 and q1 do not match, or T is not positive.
 
     Examples
     --------
@@ -132,7 +132,7 @@ class MinimumJerk(_Straight):
     Raises
     ------
     ArgumentError
-        The ends do not go together, or T is not positive.
+        The shapes of q0 and q1 do not match, or T is not positive.
 
     Examples
     --------
@@ -177,7 +177,7 @@ class Trapezoid(_Straight):
     Raises
     ------
     ArgumentError
-        The arrays do not go together, or a speed or an acceleration is not positive.
+        The shapes do not match, or a speed or an acceleration is not positive.
 
     Examples
     --------
@@ -246,7 +246,7 @@ class Spline:
     Raises
     ------
     ArgumentError
-        The times do not increase, or do not go together with the configurations.
+        The times do not increase, or there is not one configuration per time.
 
     Examples
     --------
@@ -281,7 +281,7 @@ class Spline:
         t : (m,) array_like
             Increasing times in s.
         targets : (m, 4, 4) or (m, 3) array_like
-            Poses in the base frame, or positions with any orientation.
+            Poses in the base frame, or positions, which leave the orientation free.
         q0 : (nq,) array_like, optional
             The configuration at which the first search starts.
 

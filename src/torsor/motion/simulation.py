@@ -98,7 +98,7 @@ class Simulation:
     Raises
     ------
     ArgumentError
-        A shape does not fit, or options do not go together.
+        A shape does not fit, or options contradict each other.
 
     Examples
     --------
@@ -317,7 +317,7 @@ class Simulation:
                 progress(self.t)
 
     def _halt(self, t: float) -> None:
-        """End at the time t within the last step: return there, so that a later run continues from the event."""
+        """End at the time t within the last step: go back to t, so that a later run continues from the event."""
         self.rows.end_within(self.stepper, t)
         q, v = (x[0] for x in self.stepper.between(np.array([t])))
         self._go_on(type(self.stepper), t, q, v)
@@ -457,7 +457,7 @@ def simulate(
         "auto" (dopri5, and esdirk4 where the motion is stiff), or by name: "dopri5", "rkf45", "dop853", "abm"
         (explicit), "trbdf2", "esdirk4", "radau" (implicit, O(n)), all with adaptive steps; "semi-implicit",
         "implicit-euler", "rk4" (fixed steps, as in rollouts); "symplectic-euler", "verlet", "variational", "midpoint",
-        "rattle" (fixed steps that keep the structure of mechanics).
+        "rattle" (fixed steps that preserve the structure of mechanics).
     t0 : float, default 0.0
         The initial time, in s.
     about : dict, default None
@@ -497,7 +497,7 @@ def simulate(
     Raises
     ------
     ArgumentError
-        A shape does not fit, or options do not go together.
+        A shape does not fit, or options contradict each other.
     SingularError
         No step is short enough; the rows so far are `error.partial`.
 

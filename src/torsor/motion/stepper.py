@@ -213,7 +213,7 @@ class FixedStep(Stepper):
         self.t_old = self.t
         try:
             self.advance(t - self.t)
-            if not self.row.dot(self.row) < np.inf:  # quicker than testing every number
+            if not self.row.dot(self.row) < np.inf:  # faster than testing every number
                 raise SingularError(f"the motion has no finite state after t = {self.t:.6g}: take smaller steps")
         except TorsorError:
             np.copyto(self.row, self.row_old)  # the last row is the last state that was reached

@@ -38,8 +38,8 @@ MOST_NUMBERS = 2**23  # coordinates that are interpolated at a time
 class Trajectory:
     """Hold a motion: one row per time, and quantities derived from the rows by name.
 
-    `run["pose.hand"]` is any quantity: "q", "v.NAME", "pose.NAME", "position.NAME", "energy", ... A rollout has batch
-    axes before the rows: q (..., m, nq), v (..., m, nv), and no a and tau.
+    `run["pose.hand"]` computes a quantity by its name: "q", "v.NAME", "pose.NAME", "position.NAME", "energy", ... A
+    rollout has batch axes before the rows: q (..., m, nq), v (..., m, nv), and no a and tau.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ class Trajectory:
         Raises
         ------
         ArgumentError
-            A time lies outside, or the run did not keep q, v and a.
+            A time lies outside the rows, or the run did not keep q, v and a.
         """
         self._need("q", "v", "a")
         times = real_array("t", t)
@@ -504,7 +504,7 @@ class Trajectory:
     def view(self, path: str | Path | None = None) -> Path:
         """Play the motion in the browser, or write the page that plays it.
 
-        Of many trajectories, the first is drawn as a machine and some of the others as lines.
+        The first of many trajectories is drawn as a machine, some of the others as lines.
 
         Parameters
         ----------
