@@ -44,11 +44,11 @@ class Adams(Staged):
 
     @property
     def phi(self) -> Array:
-        """(HIGHEST, m), zeros where nothing is known yet."""
+        """The divided differences, (HIGHEST, m): zeros where none is known yet."""
         return self.stages.P[1 : 1 + HIGHEST]
 
     def _try(self, h: float) -> float:
-        """The error of the present order, as a power of which the next step grows (`_allowed`)."""
+        """The error of the current order: the inverse of the factor by which the step may grow (`_allowed`)."""
         k = self.k
         self._rows = self._tableau(h, self.times - self.t)
         self.stages.weights[HIGHEST:] = self._rows[ATTEMPT + k]
@@ -56,7 +56,7 @@ class Adams(Staged):
         squares = self.attempt(self.t, 1.0)  # the weights already contain h
         orders = range(max(1, k - 1), min(k + 1, self.known, HIGHEST) + 1)
         self._longer = {order: self._allowed(order, squares[order - k + 1]) for order in orders}
-        return 1 / self._longer[k] if self._longer[k] == self._longer[k] else np.inf  # a NaN is beyond all bounds
+        return 1 / self._longer[k] if self._longer[k] == self._longer[k] else np.inf  # NaN counts as an infinite error
 
     def _take(self, t: float, h: float) -> None:
         self.k = self._choose(self._longer)
@@ -67,7 +67,7 @@ class Adams(Staged):
         return self.control.factor(1 / self._longer[self.k])
 
     def _allowed(self, order: int, square: float) -> float:
-        """The factor from the sum of the squares of the error, relative to its tolerance."""
+        """The factor by which the step may grow, from the sum of squares of error / tolerance."""
         return max(square / (self.nq + self.nv), 1e-20) ** (-0.5 / (order + 1))
 
     def _choose(self, allowed: dict[int, float]) -> int:
@@ -75,7 +75,7 @@ class Adams(Staged):
         return max(allowed, key=lambda order: allowed[order])
 
     def _renew(self, weights: Array) -> None:
-        """The differences from the new time on."""
+        """Compute the divided differences at the new time."""
         self.phi[:] = self.motion.place(weights).dot(self.stages.P[1:])
         self.known = min(self.known + 1, HIGHEST)
         self.phi[self.known :] = 0
@@ -95,16 +95,18 @@ class Adams(Staged):
         self.times[:], self.phi[:] = memory["times"], self.motion.place(memory["phi"])
 
 
-# ---- the tableau, compiled: as calls of NumPy it would cost far more than the dynamics ----
+# ---- the tableau, compiled: NumPy calls would cost far more than the dynamics ----
 
-# rows of `tableau`: those used by an attempt with k = 0 (the next rows are for k = 1, and so on), and the new phi
+# rows of `tableau`: those that an attempt with k = 0 uses (the next rows are for k = 1, and so on), and the new phi
 ATTEMPT = np.array([0, HIGHEST + 1, *(2 * HIGHEST + 1 + np.arange(3))])
 RENEW = slice(3 * HIGHEST + 4, None)
 
 
 def tableau(h: Scalar, tau: list[Scalar]) -> list[list[Scalar]]:
-    """Weights of phi_0, phi_1, ..., of f(p) and of f(y): to predict and to correct with k = 0 ... HIGHEST, of the error
-    estimates of order 0 ... HIGHEST + 1 (the first and the last are all zeros), and of the new phi_0, phi_1, ...
+    """Rows of weights of phi_0, phi_1, ..., f(p) and f(y).
+
+    The rows: predictions and corrections with k = 0 ... HIGHEST; error estimates of order 0 ... HIGHEST + 1 (the first
+    and the last are all zeros); the new phi_0, phi_1, ...
     """
     g, pi = _integrals(h, tau), [1.0]
     for past in tau:
@@ -112,7 +114,7 @@ def tableau(h: Scalar, tau: list[Scalar]) -> list[list[Scalar]]:
     mean = [a / b for a, b in zip(g, pi)]
 
     def difference(k: int, scale: Scalar, new: bool) -> list[Scalar]:
-        """scale (f - sum_{j<k} pi_j phi_j)"""
+        """scale (f - sum_{j<k} pi_j phi_j)."""
         return [*(-scale * x for x in pi[:k]), *[0.0] * (HIGHEST - k), 0.0 if new else scale, scale if new else 0.0]
 
     none: list[Scalar] = [0.0] * (HIGHEST + 2)

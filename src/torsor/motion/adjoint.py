@@ -1,8 +1,8 @@
-"""Steps backwards: from the cotangents of the state after a step to those of all that the step depends on.
+"""Adjoints of steps: from the cotangents of the state after a step to those of everything that the step depends on.
 
-The adjoint of a step is made from the tape of that step (`compiler/tape_derivatives.py`): one kernel, or, around the
-programs that its pieces ask for and the vjps of these, the pieces and their adjoints. Like the step itself it is a list
-of calls, and the loop over time is machine code (`time_loop.py`).
+The adjoint of a step is made from the tape of that step (`compiler/tape_derivatives.py`). It is one kernel, or the
+pieces and their adjoints, with the programs that the pieces ask for and the vjps of these in between. Like the step
+itself it is a list of calls, and the loop over time is machine code (`time_loop.py`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from torsor.motion.time_loop import Call, PieceRun, TimeLoop
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
-OF = ("q", "v", "tau", "gain")  # whose cotangents are found
-ROOM = 1 << 17  # numbers of the rows of some steps: they stay in the cache
+OF = ("q", "v", "tau", "gain")  # the inputs with cotangents
+ROOM = 1 << 17  # numbers in the rows of one block of steps: these rows stay in the cache
 
 
 class Reverse(NamedTuple):
-    """A kernel that writes cotangents in one row, and where in the row those of each input are."""
+    """A kernel that writes cotangents in one row, and the place of each input's cotangents in that row."""
 
     kernel: Any
     places: dict[str, slice]
@@ -47,10 +47,10 @@ class Reverse(NamedTuple):
 
 
 def adjoint(step: Step, code: Code, sizes: Mapping[str, int], cotangents: Sequence[Scalars]) -> dict[str, list[Scalar]]:
-    """The cotangents of some inputs of a code whose outputs begin with (q, v, ...); those of q are along v.
+    """The cotangents of some inputs of a code whose outputs begin with (q, v, ...).
 
-    `sizes`: how many numbers those inputs have;  `cotangents`: scalars of a tape, those of q (nv numbers), of v, ...;
-    on that tape, the code is replayed.
+    Cotangents of q are with respect to displacements along v. `sizes`: the size of each of these inputs.
+    `cotangents`: of the outputs q (nv numbers), v, ..., as scalars of a tape; the code is replayed on that tape.
     """
     model = step.model
     tape = next(x.tape for x in cotangents[0] if hasattr(x, "tape"))
@@ -70,10 +70,10 @@ def adjoint(step: Step, code: Code, sizes: Mapping[str, int], cotangents: Sequen
 def reverse(step: Step, code: Code, inputs: Mapping[str, tuple[int, ...]], seeds: int, dtype: str) -> Reverse:
     """The adjoint of a piece of a step.
 
-    Its inputs are those of the piece, the cotangents of what the piece asks for, `seeds` of them, and the row of the
-    later pieces, to which it adds. The last piece asks for nothing, and seeds is 0: it takes the cotangents of the
-    state that the step gives, in two parts that are added (from the next step, and of this state itself), and those of
-    the numbers of the law that were found before.
+    Its inputs are those of the piece, the cotangents of the `seeds` arrays of the piece's request, and the row of the
+    later pieces, to which it adds. The last piece requests nothing, and seeds is 0: it takes the cotangents of the
+    state after the step in two parts that are added (from the next step, and of this state itself), and the cotangents
+    of the law's numbers from the later steps.
     """
     of = [name for name in inputs if name in OF or (name[0] == "a" and name[1:].isdigit())]
     sizes, nv = {name: inputs[name][0] for name in of}, step.model.nv
@@ -95,8 +95,8 @@ def reverse(step: Step, code: Code, inputs: Mapping[str, tuple[int, ...]], seeds
 class Adjoint(Lowered):
     """The adjoint of a step as kernels.
 
-    wrt     numbers of the model by which is differentiated, too
-    apart   whether the states where accelerations are asked for must be seen
+    wrt     the model's numbers with respect to which the step is differentiated as well
+    apart   whether the caller needs the states at which accelerations are evaluated
     """
 
     def __init__(self, step: Step, dtype: str, wrt: tuple[str, ...] = (), apart: bool = False) -> None:
@@ -119,7 +119,7 @@ class Adjoint(Lowered):
 
     @property
     def row(self) -> Reverse:
-        """The kernel that writes the row of a step: the cotangents of q, v, commands and numbers of the law."""
+        """The kernel that writes the row of a step: the cotangents of q, v, commands and the law's numbers."""
         return self.backward[0]
 
 
@@ -141,10 +141,10 @@ def adding(count: int, dtype: str) -> Callable[..., Array]:
 
 
 class AdjointRun(PieceRun):
-    """Steps of m states backwards: the list of calls of the adjoint of a step; the arguments are those of `PieceRun`.
+    """Adjoint steps of m states: the list of calls of one adjoint step; the arguments are those of `PieceRun`.
 
-    of_model      the cotangents (m, k) of numbers of the model by name, summed over all steps
-    evaluations   the states (q, v) where the last step asked for accelerations
+    of_model      the cotangents (m, k) of the model's numbers by name, summed over all steps
+    evaluations   the states (q, v) at which the last step evaluated accelerations
     """
 
     lowered: Adjoint
@@ -152,7 +152,7 @@ class AdjointRun(PieceRun):
     def __init__(self, low: Adjoint, m: int, h: Array, given: Mapping[str, Array]) -> None:
         super().__init__(low, m, h, given)
         model, row = low.step.model, self.memory.room(low.row.size)
-        self.operands |= {"row": row, "next": np.zeros_like(row)}  # of this step, and of the step after it
+        self.operands |= {"row": row, "next": np.zeros_like(row)}  # the rows of this step and of the step after it
         for name, size in {"x": model.nq + model.nv, "stored": 2 * model.nv}.items():
             self.operands[name] = self.memory.laid(name, np.zeros((1, m, size), low.dtype))[0].copy()
         self.of_model: dict[str, Array] = {}
@@ -173,7 +173,7 @@ class AdjointRun(PieceRun):
         *others, last = low.backward
         pairs = zip((following[..., low.row.places[name]] for name in "qv"), self._lanes(*stored))
         found = following[..., low.row.places["gain"]]
-        if low.step.law.schedule is not None:  # every step has numbers of its own
+        if low.step.law.schedule is not None:  # every step has its own numbers
             found = np.zeros_like(found)
         total = memory.operand(memory.room(last.size)) if others else row
         numbers = self.numbers if low.written_out else []
@@ -187,8 +187,9 @@ class AdjointRun(PieceRun):
             yield Call(own.kernel, [*given[: 5 + s], *self._lanes(*of_asked), before], total)
 
     def _answered(self, ask: Ask, parts: list[Array], seed: Array, count: int) -> tuple[list[Call], list[Array]]:
-        """From the cotangents of what is found to those of the `count` arrays with which it is asked for; those of
-        numbers of the model are added up."""
+        """From the cotangents of the answer to a request to those of its `count` arrays; cotangents of the model's
+        numbers are added up.
+        """
         low = self.lowered
         vjp, out = low.vjps[ask], np.empty((self.m, low.vjps[ask].shape[0]), low.dtype)
         calls = [Call(vjp, [*parts[:3], seed[..., 0] if low.by_freedoms else seed, *parts[3:]], out)]
@@ -200,25 +201,25 @@ class AdjointRun(PieceRun):
         return calls, of_asked
 
     def _lanes(self, *arrays: Array) -> list[Array]:
-        """Operands of the pieces: rows, or all freedoms side by side."""
+        """Operands of the pieces: rows, or all freedoms as lanes."""
         return [x[..., None] for x in arrays] if self.lowered.by_freedoms else list(arrays)
 
     @cached_property
     def _loop(self) -> TimeLoop | None:
-        """The loop over time in machine code, if all calls are."""
+        """The loop over time in machine code, if all calls are machine code."""
         if not all(call.is_machine_code for call in self.calls):
             return None
         return TimeLoop([self.calls], self.operands)
 
     def __call__(self, path: Array, stored: Array, changing: Mapping[str, Array],
                  each: Callable[[], None] | None = None) -> Iterator[tuple[int, Array]]:  # fmt: skip
-        """Steps back from the last state of a path (k, m, nq + nv) to the first, which goes on where it was left.
+        """Step back from the last state of a path (k, m, nq + nv) to the first; a later call continues from there.
 
-        Yields the rows of some steps at a time, and the number of the first of these.
+        Yields the index of the first step of a block, and the rows of the block.
 
         stored     (k, m, 2 nv) the cotangents of the states after these steps themselves
-        changing   what changes in time, by the names of inputs, (1 or k, m or 1, ...)
-        each       called after every step: what it needs must be seen before the next one
+        changing   the inputs that change in time, by name, (1 or k, m or 1, ...)
+        each       called after every step, before the next one overwrites the operands
         """
         following, most = self.operands["next"], max(1, ROOM // max(1, self.operands["row"].size))
         given = {name: self.memory.laid(name, x) for name, x in {**changing, "x": path, "stored": stored}.items()}
@@ -227,7 +228,7 @@ class AdjointRun(PieceRun):
             rows = np.empty((end - first + 1, *following.shape), following.dtype)
             rows[-1] = following
             own = {name: x if len(x) == 1 < len(path) else x[first:end][::-1] for name, x in given.items()}
-            if self.m and each is None and self._loop:  # NumPy calls machine code only for what is there, and so do we
+            if self.m and each is None and self._loop:  # without states, machine code does not run, as in NumPy
                 self._loop(own | {"row": rows[:-1][::-1], "next": rows[1:][::-1]}, 0, end - first, 1, None)
             elif self.m:
                 self._in_turn(own, rows, each)
@@ -236,7 +237,7 @@ class AdjointRun(PieceRun):
 
     def _in_turn(self, given: Mapping[str, Array], rows: Array,
                  each: Callable[[], None] | None) -> None:  # fmt: skip
-        """What `TimeLoop` does, call by call."""
+        """Do the work of `TimeLoop` call by call."""
         for k in reversed(range(len(rows) - 1)):
             self.write({**given, "next": rows[k + 1 : k + 2]}, len(rows) - 2 - k)
             for call in self.calls:
@@ -246,7 +247,7 @@ class AdjointRun(PieceRun):
                 each()
 
     def of(self, name: str, rows: Array) -> Array:
-        """The cotangents of an input in rows (k, ...) of steps, (k, m, ...)."""
+        """The cotangents of an input, (k, m, ...), from the rows (k, ...) of k steps."""
         step, place = self.lowered.step, self.lowered.row.places[name]
         if not self.lowered.by_freedoms:
             return rows[..., place]
@@ -257,7 +258,7 @@ class AdjointRun(PieceRun):
 
 
 def columns(rows: Array, parts: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Rows (m, ...) that hold several arrays one after the other, cut into these, (m, k) each."""
+    """Cut rows (m, ...) into the arrays that they contain one after the other, (m, k) each."""
     found, start = {}, 0
     for name, shape in parts.items():
         end = start + prod(shape)
@@ -266,7 +267,7 @@ def columns(rows: Array, parts: Mapping[str, tuple[int, ...]]) -> dict[str, Arra
 
 
 def gathered(step: Step, gain: Array) -> Array:
-    """The cotangents of the numbers of a law, (m, k), from those of every freedom, (m, nv, kinds)."""
+    """The cotangents of the law's numbers, (m, k), from those of every freedom, (m, nv, kinds)."""
     law = step.law
     found, at = [], 2 if len(law.gains) else 0
     for row, column in law.gains.tolist():

@@ -1,25 +1,25 @@
 """Brownian dynamics of chains: no inertia, any friction, rigid joints or stiff springs.
 
 M. Fixman, Simulation of polymer dynamics. 1. General theory, J. Chem. Phys. 69 (1978): reference 2 of Lee & Chirikjian
-2005. The friction of the bodies, seen from the joints, is Z(q) = sum_i J_i^T zeta_i J_i: a mass matrix, with
-coefficients of friction in place of masses. So its square factor and Z^-1 b cost O(n). A step is
+2005. The friction of the bodies in joint coordinates is Z(q) = sum_i J_i^T zeta_i J_i: a mass matrix, with friction
+coefficients in place of masses. So its square factor and Z^-1 b cost O(n). A step is
 
     R = sqrt(2 kT / step) W(q) xi,            Z = W W^T,   xi white noise
     q' = q [+] Z(q)^-1 (F + R) step / 2
-    q  = q [+] Z(q')^-1 (F + R) step          the force F + R is the same, the mobility that of the middle
+    q  = q [+] Z(q')^-1 (F + R) step          the same force F + R, the mobility of the midpoint
 
-Taking the mobility in the middle adds the drift kT div Z^-1 that the changing mobility needs; [+] moves along a
-velocity, so that quaternions stay on their sphere. The force F decides which weight q has in the long run (tau: that of
-the potential U):
+The midpoint mobility adds the drift kT div Z^-1 that a changing mobility needs; [+] moves along a velocity, so that
+quaternions stay unit quaternions. The force F decides the equilibrium weight of q (tau is the torque of the potential
+U):
 
     rigid joints    F = tau + (kT/2) d log det M / dq       sqrt(det M) exp(-U / kT)
     stiff springs   F = tau + (kT/2) d log det G / dq       sqrt(det G) exp(-U / kT)
 
 det G is constant for most machines (`fixman_force`): then stiff springs cost no gradient.
 
-The step is one of those of `lowering.py`, so that its loop over time is machine code on a CPU, and on a GPU a replica
-never leaves its thread. Where a rollout reads commands at several times of a step, it reads those of the forces, the
-noise, and half the temperature. The noise is drawn on the host: a seed gives the same path everywhere.
+The step is lowered by `lowering.py`: its loop over time is machine code on a CPU, and on a GPU a replica never leaves
+its thread. Where a rollout reads commands at several times of a step, this step reads the constant torques, the noise,
+and half the temperature. The noise is drawn on the host: a seed gives the same path everywhere.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from torsor.motion.plant import Plant
 from torsor.motion.time_loop import StepRun
 from torsor.validate import batch_of, flag, generator, integer, number, real_array
 
-gpu = Later("torsor.backends.gpu")  # few have a GPU
+gpu = Later("torsor.backends.gpu")  # imported only if a GPU is used
 gpu_rollout = Later("torsor.motion.gpu_rollout")
 
 Array = NDArray[Any]
 Potential = Callable[[Array], Array]  # q -> tau
 
-FORCES, NOISE, TEMPERATURE = range(3)  # what a step reads, a row of commands each
+FORCES, NOISE, TEMPERATURE = range(3)  # the rows of commands that a step reads
 SLOTS = 3
-CHUNK = 512  # replicas that a thread moves
-MOST_NUMBERS = 2**22  # of the commands that are drawn at once
-MOST_FREEDOMS_ON_GPU = 40  # of a step in straight-line code
+CHUNK = 512  # replicas per thread
+MOST_NUMBERS = 2**22  # numbers of commands drawn at once
+MOST_FREEDOMS_ON_GPU = 40  # a step there is straight-line code
 
 
 def brownian(
@@ -77,22 +77,22 @@ def brownian(
     model : Model
         any joints; gravity, springs and friction of the joints do not act
     q : array (..., nq)
-        where it starts
+        initial coordinates
     steps, step : int, float
-        how many steps, and how long one is; without `friction`, in units of mass over friction
+        the number of steps, and the length of one; without `friction`, in units of mass over friction
     kT : float
         the temperature, as an energy
     friction : array (n,) or Model
-        of each body: force per velocity of its mass centre, as of a bead. Or a Model with the same joints and places,
-        whose masses, mass centres and moments are the coefficients of friction: of moving, of which point, of turning.
-        Left out, friction is proportional to mass, and step counts in units of mass over friction
+        per body: force per velocity of its mass centre, as for a bead. Or a Model with the same joints and placements:
+        its masses and moments are the friction coefficients of translation and rotation, its mass centres the points
+        where friction acts. Default: friction is proportional to mass, and step is in units of mass over friction
     stiff : bool
         whether the joints are stiff springs (the weights of `ts.fixman_force`) and not rigid
     forces : function, force or sequence of forces
-        q -> tau, for example of a potential, called once per step with all replicas, (replicas, nq); or forces of
-        torques at joints as in `rollout` (`ts.Spring`, `ts.Constant`, ...), which are machine code, on a GPU, too
+        q -> tau, for example of a potential, called once per step with all replicas, (replicas, nq); or torques at
+        joints as in `rollout` (`ts.Spring`, `ts.Constant`, ...), which are machine code, also on a GPU
     every : int
-        records are taken after so many steps
+        one record per this many steps
     rng : int or Generator
 
     Returns
@@ -124,7 +124,7 @@ def brownian(
         raise ArgumentError(f"q has shape {start.shape}; {model!r} needs (..., {model.nq})")
     model.check_quaternions(start)
     drag, law = _drag(model, friction), _law(model, forces, start.shape)
-    dynamics.mass_solve(drag, start, np.zeros((*start.shape[:-1], model.nv)))  # names a joint that meets no friction
+    dynamics.mass_solve(drag, start, np.zeros((*start.shape[:-1], model.nv)))  # an error names a joint without friction
     overdamped = Overdamped.of(model, drag, flag("stiff", stiff))
     one = Step(overdamped, ("brownian", drag.key, stiff), law, SLOTS, asks=True)
     noise = Noise(model, law, length, kT, start.shape[:-1], generator("rng", rng))
@@ -134,7 +134,7 @@ def brownian(
 
 
 def _law(model: Model, forces: Any, shape: tuple[int, ...]) -> Law:
-    """What pulls at the joints."""
+    """The law of the torques at the joints."""
     if callable(forces) and not hasattr(forces, "terms"):
         potential: Potential = forces
         forces = Function(lambda t, q, v: potential(q), needs_v=False)
@@ -164,7 +164,7 @@ def _on_cpu(step: Step, noise: Noise, q: Array, steps: int, every: int) -> Array
         )
 
     def move(first: int, block: range, commands: Array) -> None:
-        """Some replicas through a block of steps."""
+        """Move some replicas through a block of steps."""
         rows, ends = slice(first, first + size), [t + 1 - block.start for t in block if (t + 1) % every == 0]
         records, record = len(ends), block.start // every
         if not ends or ends[-1] < len(block):
@@ -219,7 +219,7 @@ def _require_finite(stored: Array, length: float) -> None:
 
 
 class Noise(NamedTuple):
-    """What drives the steps of a machine, as fixed steps of a rollout are driven."""
+    """The commands and numbers of the steps, with the methods of `driver.Fixed`."""
 
     model: Model
     law: Law
@@ -231,7 +231,7 @@ class Noise(NamedTuple):
     begin: float = 0.0
 
     def commands(self, first: int, count: int, t0: float = 0.0) -> Array:
-        """The commands of so many steps, (..., count, SLOTS * rows * nv): the noise is new in every call."""
+        """The commands of `count` steps, (..., count, SLOTS * nv): the noise is new in every call."""
         nv, size = self.model.nv, np.sqrt(2 * self.kT / self.length)
         rows = np.zeros((*self.batch, count, SLOTS, nv))
         rows[..., FORCES, :] = self.law.constant[..., :1, :]
@@ -240,7 +240,7 @@ class Noise(NamedTuple):
         return rows.reshape(*self.batch, count, SLOTS * nv)
 
     def values(self, first: int, count: int, t0: float = 0.0) -> Array:
-        """The numbers of the law, which do not change, (..., 1, k)."""
+        """The law's numbers, which do not change, (..., 1, k)."""
         return self.law.values[..., None, :]
 
 
@@ -248,9 +248,11 @@ class Noise(NamedTuple):
 class Overdamped:
     """A step without inertia: (q, v) -> (q', v).
 
+    The force contains kT/2 times the gradient of the logarithm of a determinant.
+
     drag    the machine whose mass matrix is the friction
-    weight  q -> half the gradient of the logarithm of a determinant: of the mass matrix of this machine
-    pieces  or of that of other pieces (`measure.Pieces`);  neither: the determinant is constant
+    weight  the machine with this determinant of the mass matrix
+    pieces  or the pieces with this determinant (`measure.Pieces`);  neither: the determinant is constant
     """
 
     drag: Model
@@ -272,7 +274,7 @@ class Overdamped:
         return [*plant.normalised(self._moved(plant, q, middle, force, h)), *v]
 
     def _moved(self, plant: Plant, q: Scalars, at: Scalars, force: Scalars, h: Scalar) -> list[Scalar]:
-        """q moved by the force for a time h, with the mobility that it has somewhere."""
+        """q moved by the force for a time h, with the mobility of the configuration `at`."""
         assert plant.evaluate is not None
         rates = plant.evaluate(articulated.mass_solve, self.drag, at, force)
         return plant.retracted(q, [h * x for x in rates])

@@ -21,7 +21,7 @@ from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
 
 Array = NDArray[Any]
-# the methods of a joint that are used here, and whether each argument and result has as many numbers as q or as v
+# the methods of a joint that are used here, and whether each argument and the result have the size of q or of v
 MAPS = {"rate": ("qv", "q"), "rate_dot": ("qvv", "q"), "velocity": ("qq", "v"), "retract": ("qv", "q")}
 
 
@@ -38,7 +38,7 @@ class Coordinates:
         self.curved_freedoms = np.concatenate([np.zeros(0, int), *(v.ravel() for _, _, v in self._curved)])
         quaternions = (q[:, joint.quaternion] for joint, q, _ in self._curved)
         self.quaternion = np.concatenate([np.zeros((0, 4), int), *quaternions])
-        # the velocity that bounds the error of each coordinate
+        # per coordinate: the index of the velocity that bounds its error
         self.velocity_of = np.empty(model.nq, dtype=np.int64)
         for joint, q, v in groups:
             self.velocity_of[q] = v[:, joint.error_velocity]
@@ -61,7 +61,7 @@ class Coordinates:
         return q + dv if self.flat else self._mapped("retract", q[..., plain_q] + dv[..., plain_v], q, dv)
 
     def _mapped(self, name: str, plain: Array, *arrays: Array) -> Array:
-        """A method of the joints, compiled for those that are not flat; `plain` is the result for those that are."""
+        """A method of the joints: compiled for joints that are not flat; `plain` is the result for flat joints."""
         inputs, output = MAPS[name]
         out = np.empty_like(arrays[0], shape=(*arrays[0].shape[:-1], self.nq if output == "q" else self.nv))
         out[..., self._plain["qv".index(output)]] = plain
@@ -75,21 +75,21 @@ class Coordinates:
         return _compiled(joint, name)
 
     def of_velocity(self, x: Array) -> Array:
-        """For each coordinate, that entry of a vector (nv,) which bounds its error."""
+        """For each coordinate, the entry of a vector (nv,) that bounds its error."""
         return x if self.flat else x[self.velocity_of]
 
     def gathered(self, x: Array) -> Array:
-        """For each velocity, the sum of those entries of a vector (nq,) whose errors it bounds."""
+        """For each velocity, the sum of the entries of a vector (nq,) whose errors it bounds."""
         total = np.zeros(self.nv)
         np.add.at(total, self.velocity_of, x)
         return total
 
     def weighted(self, weights: Array, values: Array) -> Array:
-        """sum_k weights (m, k) values (k, m or 1, n), with an entry of the result per time m"""
+        """sum_k weights (m, k) values (k, m or 1, n): one row per time, (m, n)."""
         return np.einsum("mk,kmi->mi", weights, values)
 
     def lengths(self, q: Array) -> Array:
-        """The lengths of the quaternions in q, (..., number of them)."""
+        """The lengths of the quaternions in q, (..., number of quaternions)."""
         return np.linalg.norm(q[..., self.quaternion], axis=-1)
 
     def normalise(self, q: Array) -> Array:
@@ -100,7 +100,7 @@ class Coordinates:
 
 
 def by_joint(x: Sequence[Scalar], start: Array) -> list[Vec]:
-    """The scalars of every joint; `start`: where each begins."""
+    """The scalars of every joint; `start`: the index where each joint begins, and the end."""
     return [Vec.of(x[i:j]) for i, j in pairwise(start.tolist())]
 
 
@@ -125,6 +125,6 @@ def joint_map(joint: Joint, name: str) -> tuple[Callable[..., list[Any]], dict[s
 
 
 def names_of(model: Model, what: str) -> list[str]:
-    """A name for each entry of q ("coordinates") or v ("velocities"): the body's, and the joint's if it has several."""
+    """A name per entry of q ("coordinates") or v ("velocities"): the body, and a label if its joint has several."""
     labels = [[f".{name}" if name else "" for name, _ in getattr(joint, what)] for joint in JOINTS]
     return [body + label for body, code in zip(model.names, model.joint) for label in labels[code]]

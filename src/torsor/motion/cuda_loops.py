@@ -1,9 +1,9 @@
 """CUDA kernels with a loop over time around `advance`, one step of one state: of fixed length, or adaptive.
 
-A thread takes a trajectory through all its fixed steps. Adaptive steps have a step size per thread; it takes the next
-member of the ensemble when its own has arrived. Which thread takes a member does not change what becomes of it, so
-results do not depend on the order in which threads arrive. The arrays of members lie number by number, members side by
-side; the states that adaptive steps store lie member by member.
+With fixed steps, a thread takes one trajectory through all its steps. With adaptive steps, every thread has its own
+step size, and takes the next member of the ensemble when its current one is finished. The result of a member does not
+depend on the thread that computes it, so results do not depend on the order in which threads finish. The arrays of
+members are stored number by number, with members side by side; the states that adaptive steps store, member by member.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torsor.backends.cuda import Kernel, Launch
 from torsor.backends.cuda_prelude import prelude
 from torsor.compiler.tape import Code
 
-RESET = ("reset_q", "reset_v")  # states from which a trajectory that stops goes on
+RESET = ("reset_q", "reset_v")  # states from which a stopped trajectory continues
 # The numbers that the kernel of adaptive steps reads: the last time, the first step, tolerances, how steps change, and
-# how often one is halved to find where a member stops, looked at, and how often a turn is looked for between looks.
+# for stops: the halvings that find the time, the points per step that are checked, and the parabolas per turning point.
 SETTINGS = (
     "end", "first", "rtol", "atol", "smallest", "safety", "shrink", "grow", "exponent", "halvings", "looks", "turns",
 )  # fmt: skip
 
 
 def staged(step: Kernel, stages: Sequence[Code], dynamics: Kernel) -> str:
-    """The function `advance` of a step that is cut into stages around the kernel of its accelerations."""
+    """The function `advance` of a step that is cut into stages; they call the kernel of the accelerations."""
     assert isinstance(step.code, Code)
     w, sizes, places, end = CWriter(step.bits), dict(step.inputs), [], 0
     own = [name for name, _ in step.inputs[5:]]
-    for name, size in dynamics.inputs:  # what a stage computes, or numbers of the state: wrenches that change, its own
+    for name, size in dynamics.inputs:  # computed by a stage, or given: the numbers of a trajectory
         if name in own:
             in_time = sizes[name] > size
             places.append(f"from({array(name)}, {{stage}} * {size})" if in_time else array(name))
@@ -56,15 +56,15 @@ class RolloutKernel:
 
     step      the kernel whose text is `advance`: q, v, tau, gain, h, and numbers of every trajectory -> the next (q, v)
     stages    if the accelerations are not part of that text: the code of (q, v, tau) at each evaluation
-    dynamics  the kernel that computes the accelerations in that case, straight line or loops
-    apart     whether they are a function of their own that all stages call
+    dynamics  the kernel that computes the accelerations in that case, straight-line code or loops
+    apart     whether the accelerations are a separate function that all stages call
     """
 
-    step: Kernel  # its code is a Code
+    step: Kernel  # straight-line code: `Kernel.code` is a `Code`
     stages: tuple[Code, ...]
     dynamics: Kernel | None
     ends: Kernel | None = None  # q, v, numbers of members -> how far each stop condition is exceeded
-    reset: bool = False  # whether trajectories that stop go on from another state
+    reset: bool = False  # whether stopped trajectories continue from another state
     apart: bool = False
 
     @property
@@ -105,7 +105,7 @@ class RolloutKernel:
             sizes["tau"],
         )
         parameters = [strided.format(name=name) for name in ("q", "v", "tau")]
-        # from what changes in time of a step to that of the next; 0: the same
+        # strides from the values of one step to those of the next; 0: constant in time
         parameters += [f"const long long {name}_time" for name in self.in_time]
         parameters.append("const T* __restrict__ gain, const long long gain_step")
         parameters.append("const T* __restrict__ h, T* __restrict__ out")
@@ -155,7 +155,7 @@ class RolloutKernel:
         return f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n{body}\n}}\n'
 
     def _ends(self, nq: int, nv: int, reads: Mapping[str, str]) -> list[str]:
-        """After step t: look whether a trajectory stops, and freeze it or set it back."""
+        """After step t: check whether a trajectory stops, and freeze or reset it."""
         if self.ends is None:
             return []
         count, own = self.ends.shape[0], "".join(f"{reads[name]}, " for name, _ in self.ends.inputs[2:])
@@ -176,12 +176,12 @@ class RolloutKernel:
 class AdaptiveKernel:
     """Adaptive steps of members whose numbers differ.
 
-    stages    the code of (q, v, tau) wherever a step needs accelerations (`lowering.cut`)
-    step      the kernel of what a step gives, the rows of `torsor.ensembles.engine.embedded`; its inputs are q, v, tau,
-              gain, h and the numbers of a member
-    dynamics  the kernel of the forward dynamics, straight line or loops; its last inputs are the numbers of a member
-    codes     what `status` says of a member that arrived, diverged, had too small a step, or stopped by the first
-              condition (one more by the second, and so on)
+    stages    the code of (q, v, tau) at each evaluation of accelerations (`lowering.cut`)
+    step      the kernel of the result of a step, the rows of `torsor.ensembles.engine.embedded`; its inputs are q, v,
+              tau, gain, h and the numbers of a member
+    dynamics  the kernel of the forward dynamics, straight-line code or loops; its last inputs are a member's numbers
+    codes     the `status` of a member that is finished, diverged, needs too small a step, or was stopped by the first
+              condition (one more for the second, and so on)
     stops     the kernel of how far a state is beyond each stop condition, from q, v and the numbers of a member
     """
 
@@ -197,7 +197,7 @@ class AdaptiveKernel:
         return tuple(name for name, _ in self.step.inputs if name != "h")
 
     def source(self, launch: Launch | None = None) -> str:
-        dynamics = self.dynamics.state(inline=False)  # written out at every stage, it took 1.7 times as long
+        dynamics = self.dynamics.state(inline=False)  # inlined at every stage, it took 1.7 times as long
         stops = self.stops.state("outside", inline=False) if self.stops else ""
         parts = prelude(64, "accurate"), dynamics, stops, self.advance(), self._entry(launch or Launch())
         return "\n".join(parts)
@@ -236,7 +236,7 @@ class AdaptiveKernel:
         return head + "".join(f"  {line}\n" for line in lines) + text + "}\n"
 
     def _reason(self, nq: int) -> str:
-        """`reason(x)`: the number of the first stop condition that a state meets, from 1 on; 0 if there is none."""
+        """`reason(x)`: the number, from 1, of the first stop condition that a state meets; 0 if it meets none."""
         if self.stops is None:
             return ""
         numbers, size = (
@@ -255,7 +255,7 @@ class AdaptiveKernel:
 
 
 # The rows of r: the new state, h times its rate at the start and at the end, the last term of the continuous extension,
-# the error.  A thread whose member has arrived takes the next one: those beside it go on with theirs.
+# the error.  A thread whose member is finished takes the next one while its neighbours continue with theirs.
 LOOP = """\
   const T nothing = __longlong_as_double(0x7ff8000000000000ll);
   T t = 0, h = 0;
@@ -319,7 +319,7 @@ LOOP = """\
     if (!has_member) b = (long long)atomicAdd(next, 1ull);
   }}
 """
-# Where a step leaves the bounds, the time is found by halving; the state there is stored for all times after it.
+# If a step leaves the bounds, bisection finds the time; the state at that time is stored for all later times.
 WATCH = {
     "at_start": """\
 if (const int why = reason(y)) {{

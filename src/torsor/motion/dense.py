@@ -1,9 +1,9 @@
 """Dense output of a whole run: the integrator's own continuous extension of every step.
 
-Most methods interpolate by the quintic through both ends of a step (`hermite.py`), for which the rows at the ends are
-enough. A method with an extension of its own (a polynomial of degree p) is kept by its values at p + 1 points of the
-step, which determine it. This matters where the motion is stiff: accelerations at the ends then say nothing about what
-lies between, and quintics overshoot.
+Most methods interpolate by the quintic through both ends of a step (`hermite.py`), which needs only the rows at the
+ends. The extension of other methods, a polynomial of degree p, is stored as its values at p + 1 points of the step,
+which determine it. This matters for stiff motion: accelerations at the ends then say nothing about the motion in
+between, and quintics overshoot.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from torsor.motion.stepper import Memory, Stepper
 
 Array = NDArray[Any]
 
-MOST_BYTES = 2**28  # kept of one run; what follows is interpolated between its rows
+MOST_BYTES = 2**28  # kept per run; later steps are interpolated between their rows
 STEPS, NUMBERS = "dense steps", "dense numbers"  # in files
 
 
 class Dense:
     """The steps of a run so far: times[k] to times[k + 1], each with its extension, if it is kept.
 
-    Of a very long run only the first steps are kept.
+    Only the first steps of a very long run are kept.
     """
 
     def __init__(self, coordinates: Coordinates, t: float) -> None:
         self.coordinates = coordinates
         self.times = [t]
-        # (2, nq + 2 nv): rows at the ends; (p + 1, nq + nv): values at points; None: not kept
+        # (2, nq + 2 nv): the rows at the ends; (p + 1, nq + nv): values at points; None: not kept
         self.pieces: list[Array | None] = []
         self.room = MOST_BYTES
-        self._saved = 0  # pieces that are in the file
+        self._saved = 0  # the number of pieces in the file
 
     def add(self, stepper: Stepper) -> None:
-        """The last step of an integrator."""
+        """Add the last step of an integrator."""
         if self.room < 0:
             return
         if stepper.points is None:
@@ -59,7 +59,7 @@ class Dense:
         self.room -= piece.nbytes
 
     def end(self, t: float) -> None:
-        """The last step ended at t, an event within it."""
+        """Shorten the last step to end at t, an event within it."""
         begin, piece = self.times[-2], self.pieces[-1]
         if piece is None or not begin < t < self.times[-1]:
             return
@@ -67,7 +67,7 @@ class Dense:
         self.times[-1], self.pieces[-1] = t, np.hstack(self._within(len(self.pieces) - 1, piece, nodes))
 
     def fill(self, t: Array, q: Array, v: Array) -> Array:
-        """Write the q, v at times (m,) for which the extension of a step is kept; whether it is, (m,)."""
+        """Write q and v at those times (m,) whose step has its extension kept; return which times these are, (m,)."""
         known = np.zeros(len(t), bool)
         if not self.pieces or not len(t):
             return known
@@ -80,7 +80,7 @@ class Dense:
                 known |= own
         return known
 
-    # ---- in files: beside the memory of the integrator, chunk by chunk ----
+    # ---- in files: next to the memory of the integrator, chunk by chunk ----
 
     def unsaved(self) -> Memory:
         """The steps since the last call of this function, as arrays."""
@@ -88,7 +88,7 @@ class Dense:
         return self.saved(first)
 
     def saved(self, first: int = 0) -> Memory:
-        """The steps from one on, as arrays: begin, end and shape of each; their numbers."""
+        """The steps from the `first` one on, as arrays: begin, end and shape of each; their numbers."""
         kept = [(k, piece) for k, piece in enumerate(self.pieces[first:], first) if piece is not None]
         steps = np.array([(self.times[k], self.times[k + 1], *piece.shape) for k, piece in kept]).reshape(-1, 4)
         return {STEPS: steps, NUMBERS: np.concatenate([np.empty(0), *(piece.ravel() for _, piece in kept)])}
@@ -119,12 +119,12 @@ class Dense:
 
 
 def lobatto(count: int) -> Array:
-    """Points in [0, 1], both ends among them, through which polynomials are interpolated well (Chebyshev's)."""
+    """Chebyshev points in [0, 1] with both ends: polynomials through them are well conditioned."""
     return (1 - np.cos(np.pi * np.arange(count) / (count - 1))) / 2
 
 
 def lagrange(nodes: Array, x: Array) -> Array:
-    """(len(x), len(nodes)): the polynomials that are 1 at one node and 0 at the others, at points x."""
+    """The Lagrange polynomials, 1 at one node and 0 at the others, at points x: (len(x), len(nodes))."""
     others = ~np.eye(len(nodes), dtype=bool)
     factors = (x[:, None, None] - nodes) / np.where(others, nodes[:, None] - nodes, 1.0)
     return np.where(others, factors, 1.0).prod(axis=-1)

@@ -1,7 +1,7 @@
 """One motion on an NVIDIA GPU: the same integrators, with states that stay on the device.
 
-A state is a CuPy array there. NumPy's functions hand such arrays on to CuPy's, so the steppers are those of the host.
-What differs is here: the right-hand side, what acts at the joints, and the maps of curved joints. A long chain is
+A state is a CuPy array. NumPy's functions pass such arrays to CuPy, so the steppers are those of the host. This file
+contains what differs: the right-hand side, the torques at the joints, and the maps of curved joints. A long chain is
 solved by levels (`parallel/device.py`), all links at once; a short machine by the kernel that computes one state.
 """
 
@@ -29,11 +29,11 @@ from torsor.motion.lowering import Step
 from torsor.motion.motion import ADDED, CompiledLaw, Motion, compiled_with, torques_and_slopes
 from torsor.sweeps import Algorithm
 
-# The others need sweeps that are not cut into levels: complex pivots, momenta, discrete mechanics.
+# The other methods need sweeps without a version in levels: complex pivots, momenta, discrete mechanics.
 METHODS = ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4", *steps.METHODS)
-# Levels divide by what is added to the pivots, and lose as many digits as it is smaller than they are. So they add at
-# least this share of a pivot, the largest in some configurations; further solves remove the difference. Ten digits are
-# then left, eight where a chain is curled up.
+# Levels divide by the numbers added to the pivots, and lose digits in proportion to pivot / added. So they add at least
+# SHARE of a pivot, the largest over some CONFIGURATIONS; further solves remove the difference. Ten digits remain, eight
+# for a chain that is curled up.
 SHARE, CONFIGURATIONS, ROUNDS, SETTLED = 1e-7, 3, 12, 1e-10
 
 
@@ -99,7 +99,7 @@ class DeviceLaw(CompiledLaw):
 class DeviceMotion(Motion):
     """`Motion` whose states are CuPy arrays."""
 
-    program = None  # of the host: stages are not fused
+    program = None  # no host program: stages are not fused
 
     def __init__(self, model: Model, forces: Any, dynamics: str, method: str) -> None:
         if method not in METHODS:
@@ -119,11 +119,11 @@ class DeviceMotion(Motion):
         self._coordinates_on_host, self.coordinates = self.coordinates, DeviceCoordinates(model)
         self.compiled_law = DeviceLaw(self.law)
         self.accelerate = self._accelerate
-        self._asked: Array | None = None  # the last that was added to the pivots, and whether that is little
+        self._asked: Array | None = None  # the last array added to the pivots, and whether it is too small for levels
         self._is_little = False
 
     def check_forces(self, t: float, q: Array, v: Array) -> None:
-        """Functions of the state must give nv numbers, on the device."""
+        """Check that functions of the state return nv numbers on the device."""
         if self.law.called:
             self.compiled_law(t, self.place(q), self.place(v))
 
@@ -176,11 +176,11 @@ class DeviceMotion(Motion):
         return self._raised(articulated.mass_solve, (q,), b, added, ())
 
     def _raised(self, algorithm: Algorithm, state: tuple[Array, ...], tau: Array, added: Array, pushes: Any) -> Array:
-        """x with (M + diag(added)) x = tau - ..., by levels that need something at every pivot (`SHARE`)."""
+        """x with (M + diag(added)) x = tau - ..., by levels, which add at least `SHARE` to every pivot."""
         solve = self._solver(algorithm, True)
         if not self._is_long:
             return solve(*state, tau, *pushes, added)
-        if self._asked is not added:  # an implicit step asks again and again about the same array
+        if self._asked is not added:  # an implicit step passes the same array many times
             self._asked, self._is_little = added, bool((added < self._least).any())
         if not self._is_little:
             return solve(*state, tau, *pushes, added)
@@ -189,7 +189,7 @@ class DeviceMotion(Motion):
         more = np.maximum(added, self._least)
         x = solve(*state, tau, *pushes, more)
         last = _length(x)
-        for _ in range(ROUNDS):  # (M + R') x_k+1 = ... + (R' - R) x_k, whose error falls at the rate of its changes
+        for _ in range(ROUNDS):  # (M + R') x_k+1 = ... + (R' - R) x_k: the error falls as fast as the changes do
             x, before = solve(*state, tau + (more - added) * x, *pushes, more), x
             change = _length(x - before)
             if not change > 0 or change * change <= SETTLED * last * _length(x):
@@ -206,7 +206,7 @@ class DeviceMotion(Motion):
         return self.on_host.step.step.algorithm
 
     def _loads(self, t: float) -> tuple[Array, ...]:
-        """What acts on the bodies at a time."""
+        """The loads on the bodies at a time."""
         if self.law.waves:
             return self._laid(t)
         return self._constant
@@ -225,7 +225,7 @@ class DeviceMotion(Motion):
         return self.place(SHARE * np.max([pivots(q) for q in some], axis=0))
 
     def _solver(self, algorithm: Algorithm, added: bool = False) -> Callable[..., Array]:
-        """(q, v, tau) or (q, b), wrenches if any, and what is added to the pivots -> accelerations."""
+        """(q, v, tau) or (q, b), wrenches if any, and with `added` the numbers added to the pivots -> accelerations."""
         loads = self.law.load_names if algorithm is self._dynamics else ()
         options = (*loads, *ADDED[:added])
         if not self._is_long:

@@ -1,6 +1,6 @@
 """Steps of states on a GPU, piece by piece, with programs and functions of the user between the pieces.
 
-`StepRun` on the host does the same (`time_loop.py`). One kernel for all steps (`gpu_rollout.py`) is quicker: pieces are
+`StepRun` on the host does the same (`time_loop.py`). One kernel for all steps (`gpu_rollout.py`) is faster: pieces are
 for laws with functions, and for one motion.
 """
 
@@ -27,11 +27,12 @@ Array = NDArray[Any]
 class DeviceRun:
     """Steps of many states, (m, nq) and (m, nv).
 
-    h          (1,) the length of a step; with its dtype, all is computed
+    h          (1,) the length of a step; its dtype is the dtype of all computations
     given      the other inputs of a step by name, (m or 1, ...), on the host
-    times      of a step at which functions are called, and these;  alone: a state alone goes to them without its axis
-    kind       the library whose arrays they take
-    solve      (algorithm, options, arguments) -> what the forward dynamics gives, if it is not a program
+    times      the times, as fractions of a step, at which functions are called
+    functions  the functions of the user;  alone: a single state is passed to them without its batch axis
+    kind       the library of the arrays that functions take
+    solve      (algorithm, options, arguments) -> accelerations, if no program computes them
     """
 
     def __init__(self, step: Step, h: Array, given: Mapping[str, Any], times: Sequence[float] = (0.0,),
@@ -42,7 +43,7 @@ class DeviceRun:
         self.alone, self.kind, self.solve = alone, kind, solve
         if found := next((term.on_host for term in functions if term.on_host), None):
             raise ArgumentError(f"{found} is computed by NumPy: give NumPy arrays, not arrays on a GPU")
-        # by freedoms, a piece does not see the state; functions that are called at the state itself do not need that
+        # pieces per freedom do not see whole states; functions at the unmoved state are called with the state itself
         law, model = step.law, step.model
         self.by_freedoms = not step.asks and (law.is_local if step.moves else law.is_diagonal)
         made = step.members.store if step.members else store(model)
@@ -60,7 +61,7 @@ class DeviceRun:
         return gpu.cupy().asarray(x, self.dtype)
 
     def write(self, rows: Mapping[str, Any]) -> None:
-        """Take numbers of the host by the names of inputs, (m or 1, ...)."""
+        """Write inputs from the host, by name, (m or 1, ...)."""
         nv = self.step.model.nv
         for name, x in rows.items():
             x = np.atleast_2d(x)
@@ -71,7 +72,7 @@ class DeviceRun:
             self.given[name] = self._placed(x)
 
     def once(self, q: Any, v: Any) -> Any:
-        """What a step gives, (m, ...), which need not be a state."""
+        """The result of a step, (m, ...), which need not be a state."""
         state = [q, v]
         if self.by_freedoms:
             state = [q[..., None] if self.column is None else q[:, self.column][..., None], v[..., None]]
@@ -87,11 +88,11 @@ class DeviceRun:
         found = self.pieces[-1][0](*given)
         if not self.by_freedoms:
             return found
-        m, nv, *rows, last = found.shape  # numbers of a freedom, for each in turn
+        m, nv, *rows, last = found.shape  # the numbers of each freedom
         return np.moveaxis(found, 1, -1).reshape(m, *rows, last * nv)
 
     def _found(self, ask: Ask, at: list[Any]) -> Any:
-        """What is asked for, as the next pieces read it."""
+        """The answer to a request, as the next pieces read it."""
         if ask.algorithm is None:
             t = self.t + self.times[min(ask.at, len(self.times) - 1)] * self.length
             rows = self._called(t, *at)
@@ -109,7 +110,7 @@ class DeviceRun:
         return found[..., None] if self.by_freedoms else found
 
     def _called(self, t: float, q: Any, v: Any) -> Any:
-        """What the functions give: `FOUND` rows (m, nv)."""
+        """The results of the functions: `FOUND` rows (m, nv)."""
         total = gpu.cupy().zeros((FOUND, *v.shape), self.dtype)
         alone = self.alone and len(q) == 1
         for term in self.functions:
@@ -122,7 +123,7 @@ class DeviceRun:
         return total
 
     def _numbers(self, function: Callable[..., Any], v: Any, found: Any) -> Any:
-        """What a function gives, in CuPy: numbers on the device, as many as there are velocities, or one for all."""
+        """The result of a function in CuPy: numbers on the device, one per velocity or one for all."""
         own, shape = found, tuple(v.shape)
         if gpu.on_device(found):
             own = gpu.as_cupy(found, gpu.kind_of(found))
@@ -139,9 +140,7 @@ class DeviceRun:
 
     def __call__(self, x: Any, changing: Changing, ends: Sequence[int] = (1,), out: Any = None,
                  t: float = 0.0) -> None:  # fmt: skip
-        """Move the states x (m, nq + nv) in place until the last of `ends`; out[:, k] is where they are after ends[k]
-        steps.
-        """
+        """Move x (m, nq + nv) in place to the last of `ends`; out[:, k] are the states after ends[k] steps."""
         done, nq = 0, self.step.model.nq
         for k, end in enumerate(ends):
             for at in range(done, end):

@@ -1,6 +1,6 @@
-"""The driver of fixed steps: many states, moved together, stored after some steps, stopped where they leave bounds.
+"""The driver of fixed steps: it moves many states together, stores them every few steps, and stops them out of bounds.
 
-Rollouts and ensembles of fixed steps are this driver around a `lowering.StepRun`.
+Rollouts and ensembles of fixed steps are this driver around a `time_loop.StepRun`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from torsor.motion.stops import Stop, Watch, watching
 from torsor.motion.time_loop import StepRun
 
 Array = NDArray[Any]
-# Where commands jump at the beginning or at the end of a step, they are read so much inside of it, in steps.
+# Commands may jump at the beginning or at the end of a step: they are read this far inside it, in steps.
 INSIDE = 1e-9
 
 
 class Fixed(NamedTuple):
     """Fixed steps of a method under a law.
 
-    length   of a step
-    begin    the time of the first one
+    length   the length of a step
+    begin    the time at which the first step begins
     """
 
     machine: Model | ModelBatch
@@ -72,13 +72,13 @@ class Fixed(NamedTuple):
         return found.reshape(*found.shape[:-2], count, len(self.method.times) * width)
 
     def sample_times(self, first: int, count: int, t0: float = 0.0) -> Array:
-        """The times at which steps read commands and wrenches, one step after the other."""
+        """The times at which steps read commands and wrenches, step by step."""
         times = np.array(self.method.times)
         inside = np.clip(times, INSIDE, 1 - INSIDE) if len(self.law.knots) else times
         return (t0 + self.length * (np.arange(first, first + count)[:, None] + inside)).ravel()
 
     def values(self, first: int, count: int, t0: float = 0.0) -> Array:
-        """The numbers of the law in steps, (..., 1 or count, k)."""
+        """The law's numbers in steps, (..., 1 or count, k)."""
         if self.law.schedule is None:
             return self.law.values[..., None, :]
         return self.law.values_at(self.starts(first, count, t0))
@@ -88,11 +88,11 @@ class Fixed(NamedTuple):
         return t0 + self.length * (np.arange(first, first + count) + INSIDE)
 
     def waves(self, first: int, count: int, t0: float = 0.0) -> Array:
-        """What changes in time of the wrenches on the bodies in steps, (steps, 1, rows, 6)."""
+        """The time-dependent part of the wrenches on the bodies in steps, (steps, 1, rows, 6)."""
         return self.law.waves_at(self.sample_times(first, count, t0)).reshape(count, 1, *self.step.inputs[WAVES])
 
     def changing(self, t: float) -> dict[str, Array]:
-        """What changes in time, in the step of one state that begins at t: rows (1, 1, ...) by the names of inputs."""
+        """The inputs that change in time, by name, for the step of one state that begins at t: rows (1, 1, ...)."""
         law, found = self.law, {}
         if law.changes:
             found["tau"] = self.commands(0, 1, t)[:, None]
@@ -103,13 +103,13 @@ class Fixed(NamedTuple):
         return found
 
 
-PATH = 1 << 17  # numbers of states that are kept between two looks at them: they stay in the cache
+PATH = 1 << 17  # numbers of states kept between two checks of stop conditions: they stay in the cache
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
 
 
 def settings(machine: Any, steps: int, step: float, method: str, forces: Any, gravity: bool,
              every: int) -> tuple[Fixed, int, int]:  # fmt: skip
-    """The arguments of a rollout, checked."""
+    """Check the arguments of a rollout."""
     require_models(machine)
     machine = machine if validate.flag("gravity", gravity) else machine.weightless
     validate.chosen("method", method, METHODS)
@@ -121,7 +121,7 @@ def settings(machine: Any, steps: int, step: float, method: str, forces: Any, gr
 
 
 def checked_states(model: Model, given: Mapping[str, Any]) -> dict[str, Array]:
-    """Arrays of states, finite and of the right shape."""
+    """Check arrays of states: real and finite numbers, the right shape, and couplings."""
     found = {name: checked(model, name, x) for name, x in given.items()}
     for name, x in found.items():
         if x.dtype.kind != "f":
@@ -131,10 +131,10 @@ def checked_states(model: Model, given: Mapping[str, Any]) -> dict[str, Array]:
 
 
 class States:
-    """The arrays of many states, with one batch axis; what is the same for all has an axis of length one."""
+    """The arrays of many states, with one batch axis; its length is one if all states share the numbers."""
 
     def __init__(self, setup: Fixed, given: Mapping[str, Array], steps: int) -> None:
-        """`given`: q, v, and others that belong to places, (..., size) each."""
+        """`given`: q, v, and other arrays of states, (..., size) each."""
         found = setup.members
         self.setup, self.steps = setup, steps
         own = {"commands": setup.commands(0, steps, setup.begin), "values": setup.values(0, steps, setup.begin)}
@@ -157,7 +157,7 @@ class States:
         return {name: x if len(x) == 1 < self.count else x[rows] for name, x in self.arrays.items()}
 
     def run(self, part: Mapping[str, Array]) -> StepRun:
-        """Their steps."""
+        """The steps of these states."""
         setup, m = self.setup, len(part["q"])
         given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
         given |= {name: part[name] for name in setup.step.numbers}
@@ -169,7 +169,7 @@ class States:
 
     def move(self, run: StepRun, part: Mapping[str, Array], x: Array, ends: Sequence[int], out: Array | None,
              first: int = 0) -> None:  # fmt: skip
-        """Move the states x in place from the first-th step on; out[:, k] is where they are after ends[k] steps."""
+        """Move the states x in place, beginning with step `first`; out[:, k] are the states after ends[k] steps."""
 
         def changing(at: int, count: int) -> dict[str, Array]:
             return self.changing(part, first + at, count)
@@ -177,13 +177,13 @@ class States:
         run(x, changing, ends, out, self.setup.begin + first * self.setup.length)
 
     def longest_path(self, x: Array) -> int:
-        """How many steps of these states are taken before one looks which of them stop: one if functions are called,
-        which may not know what to do with states that are outside.
+        """The most steps between two checks of stop conditions: one if functions are called, which may fail outside the
+        bounds.
         """
         return 1 if self.setup.law.called else max(1, PATH // max(x.size, 1))
 
     def changing(self, part: Mapping[str, Array], first: int, count: int) -> dict[str, Array]:
-        """What changes in time, in some steps: rows (count, m or 1, ...) by the names of inputs."""
+        """The inputs that change in time, by name, in some steps: rows (count, m or 1, ...)."""
         law, rows = self.setup.law, slice(first, first + count)
         found = {} if not law.changes else {"tau": np.moveaxis(part["commands"], -2, 0)[rows]}
         found |= {} if law.schedule is None else {"gain": np.moveaxis(part["values"], -2, 0)[rows]}
@@ -194,7 +194,7 @@ class States:
 
 def advance(states: States, part: Mapping[str, Array], x: Array, ends: Sequence[int], out: Array,
             watch: Watch | None = None, reasons: Array | None = None) -> None:  # fmt: skip
-    """Move the states x in place; out[:, k] is where they are after ends[k] steps, reasons[:, k] why they stopped."""
+    """Move the states x in place; out[:, k] are the states after ends[k] steps, reasons[:, k] why they stopped."""
     run, now = states.run(part), int(ends[0] == 0)  # the states before the first step are stored, too
     if watch is None:
         out[:, :now] = x[:, None]
@@ -230,7 +230,7 @@ def advance(states: States, part: Mapping[str, Array], x: Array, ends: Sequence[
 
 
 def watch_of(setup: Fixed, stops: tuple[Stop, ...], part: Mapping[str, Array], reset: Array | None) -> Watch:
-    """What looks whether some states stop."""
+    """The stop conditions of some states."""
     program = watching(setup.model, stops, setup.members, part["q"].dtype.name)
     m = len(part["q"])
     numbers = [np.broadcast_to(part[name], (m, *part[name].shape[1:])) for name in _inputs(setup.members)]

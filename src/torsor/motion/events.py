@@ -1,4 +1,4 @@
-"""Where a motion ends: functions of the state, and `Stop` conditions, looked for within every step."""
+"""Events that end a motion: functions of the state and `Stop` conditions, checked within every step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torsor.validate import number, shown
 Array = NDArray[Any]
 Event = Callable[[float, Array, Array], float]
 
-POINTS = 8  # parts of a step, between which events are looked for: a change of sign, or a turn that reaches zero
-PARABOLAS, NEAR = 12, 1e-6  # the most for a turn; and how near to each other they end, as a part of their width
-HALVINGS = 60  # of the part of a step in which an event lies: to rounding
+POINTS = 8  # parts of a step that are searched for events: a change of sign, or a turning point that reaches zero
+PARABOLAS, NEAR = 12, 1e-6  # the most per turning point; the change at which they end, relative to their width
+HALVINGS = 60  # of the part of a step with an event: down to rounding
 
 
 def event_of(stop: Any, model: Model) -> Event:
@@ -35,7 +35,7 @@ def event_of(stop: Any, model: Model) -> Event:
     stops = stops_of(stop, model)
 
     def excess(t: float, q: Array, v: Array) -> float:
-        """How far the state is out of bounds: negative within all of them."""
+        """How far the state is out of bounds: negative if it is within all of them."""
 
         def poses() -> Any:
             return _Entries(body_poses(model, q))
@@ -48,7 +48,7 @@ def event_of(stop: Any, model: Model) -> Event:
 
 
 def read_only(x: Array) -> Array:
-    """A view in which a caller's function cannot write, if the state is on the host."""
+    """A view that a caller's function cannot write to, if the state is on the host."""
     if type(x) is not np.ndarray:
         return x
     view = x.view()
@@ -67,7 +67,7 @@ class _Entries:
 
 
 def first_zero(event: Event, stepper: Stepper, before: float | None) -> tuple[float | None, float]:
-    """The time of the first zero of an event within the last step, or None; and its value at the end of the step."""
+    """The time of the first zero of an event within the last step, or None; and the event's value at the step's end."""
 
     def value(t: float) -> float:
         q, v = stepper.between(np.array([t]))
@@ -90,7 +90,7 @@ def first_zero(event: Event, stepper: Stepper, before: float | None) -> tuple[fl
 
 
 def _beyond(value: Callable[[float], float], points: Sequence[tuple[float, Any]]) -> float | None:
-    """A time of other sign near the middle of three points, if the value turns back from zero there; by parabolas."""
+    """A time near the middle of three points where the value has the other sign, if it turns there; by parabolas."""
     (a, fa), (b, fb), (c, fc) = points
     if fc == 0 or (fb < 0) != (fc < 0):
         return None  # the next two points have the zero between them
@@ -113,7 +113,7 @@ def _beyond(value: Callable[[float], float], points: Sequence[tuple[float, Any]]
 
 
 def _halved(value: Callable[[float], float], a: float, fa: float, b: float) -> float:
-    """Where a function changes its sign between a and b: just beyond it."""
+    """A time just after the change of sign between a and b, by bisection."""
     for _ in range(HALVINGS):
         middle = (a + b) / 2
         if not a < middle < b:

@@ -1,4 +1,4 @@
-"""The methods of `steps.py` for one motion: the same kernels as in rollouts, to the same bits."""
+"""The methods of `steps.py` for one motion: the same kernels as in rollouts, with the same bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Stepped(FixedStep):
         self._runs: dict[float, tuple[Fixed, Any]] = {}
 
     def _run(self, h: float) -> tuple[Fixed, Any]:
-        """The steps of a length; only the last one before the end of a run has another."""
+        """The steps of length h; only the last step of a run has another length."""
         if h not in self._runs:
             law, setup = self.motion.law, Fixed(self.motion.model, self.motion.law, METHODS[self.name], self.name, h)
             given = {name: np.array(x)[None] for name, x in setup.step.loads.items()}
@@ -40,7 +40,7 @@ class Stepped(FixedStep):
             self.motion.accelerate(self.t + h, self.q, self.v, self.a)
 
     def between(self, t: Array) -> tuple[Array, Array]:
-        """Straight lines, as accurate as a method of first order; else the quintic of the rows at both ends."""
+        """Straight lines for a method of first order, as accurate as the method; otherwise the quintic of both rows."""
         if self.order > 1:
             return super().between(t)
         share = self.motion.place(((t - self.t_old) / (self.t - self.t_old))[:, None])

@@ -1,4 +1,4 @@
-"""Forces: what acts on a machine, as data. `forces=[...]` means the same in `simulate`, `rollout` and `ensemble`.
+"""Forces on a machine, as data. `forces=[...]` means the same in `simulate`, `rollout` and `ensemble`.
 
     ts.simulate(arm, forces=[ts.PD(goal, kp=100.0, kd=10.0), ts.Friction(coulomb=0.2), ts.Pull("hand", (0, 0, -20))])
 
@@ -6,10 +6,10 @@ A force belongs to no model: it binds to the machine on which it acts. Parameter
 freedoms or (nv,); in a rollout they may have leading axes (..., nv), with one value per trajectory. Any function
 (t, q, v) -> tau is a force, too; a rollout calls it once per stage with all states.
 
-Commands of the drives (`Constant`, `Table`, `PD`, `ComputedTorque`, `Feedback`, `Policy`) keep to the effort and the
-speed of the model; springs, friction, stops, and what acts on the bodies do not pass through the drives.
+Commands of the drives (`Constant`, `Table`, `PD`, `ComputedTorque`, `Feedback`, `Policy`) are limited by the effort and
+speed of the model; springs, friction, stops and loads on the bodies do not pass through the drives.
 
-A new force is a class with a method `terms(model)`: see `law.py` for the terms of which forces are made.
+A new force is a class with a method `terms(model)`; `law.py` defines the terms.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Scalars = Sequence[Scalar]
 class _Data:
     """A force whose parameters are data."""
 
-    reads_its_fields = True  # what it does depends on its fields alone, and on functions among them (`law.content`)
+    reads_its_fields = True  # its terms depend only on its fields, which may be functions (`law.content`)
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
         if given and isinstance(given[0], Model):
@@ -74,7 +74,7 @@ class _Data:
         return {"name": type(self).__name__} | {key: _plain(x) for key, x in vars(self).items() if key[0] != "_"}
 
     def terms(self, model: Model) -> Iterable[Term]:
-        """Bind the force to the model on which it acts: what it adds to the law of motion.
+        """Bind the force to the model on which it acts.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class Constant(_Data):
 
 @dataclass(frozen=True)
 class Table(_Data):
-    """Torques of the drives at given times; before and after the table, its ends hold.
+    """Torques of the drives at given times; before and after the table, its first and last rows hold.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Table(_Data):
     Raises
     ------
     ArgumentError
-        The times do not increase, or the torques do not belong to them.
+        The times do not increase, or there is not one row of torques per time.
 
     Examples
     --------
@@ -249,7 +249,7 @@ class PD(_Data):
 
 @dataclass(frozen=True)
 class ComputedTorque(_Data):
-    r"""Computed torques: the error of the motion obeys e'' + kd e' + kp e = 0, if the model is right.
+    r"""Computed torques: the error of the motion obeys e'' + kd e' + kp e = 0 if the model is exact.
 
     $$ \tau = M(q)\,(a_d + k_d (v_d - v) + k_p (q_d - q)) + b(q, v) $$
 
@@ -262,7 +262,7 @@ class ComputedTorque(_Data):
     kd : float or (nv,) array_like, default 20
         In 1/s.
     model : Model, optional
-        The one that the controller believes in. Default: the one that moves; in a batch of models, each member.
+        The controller's model. Default: the machine that moves; in a batch of models, each member.
 
     Raises
     ------
@@ -321,16 +321,16 @@ class ComputedTorque(_Data):
 
 @dataclass(frozen=True)
 class Feedback(_Data):
-    """A linear controller of the drives, as LQR and iLQR give it: tau = tau_ref + K (x_ref - x), x = (q, v).
+    """A linear controller of the drives, as LQR and iLQR compute it: tau = tau_ref + K (x_ref - x), x = (q, v).
 
-    With times, each array has an axis of m before its last ones: the k-th holds from t[k] until t[k + 1].
+    With times, each array has an axis of length m before its last axes: entry k holds from t[k] until t[k + 1].
 
     Parameters
     ----------
     K : (..., nv, nq + nv) array_like
         Gains.
     x_ref : float or (..., nq + nv) array_like, default 0
-        The state to which it drives.
+        The target state.
     tau : float or (..., nv) array_like, default 0
         Torques at that state, in N m and N.
     t : (m,) array_like, optional
@@ -339,7 +339,7 @@ class Feedback(_Data):
     Raises
     ------
     ArgumentError
-        The times do not increase, or the gains do not belong to them.
+        The times do not increase, or there is not one matrix of gains per time.
 
     Examples
     --------
@@ -381,16 +381,16 @@ class Feedback(_Data):
 
 @dataclass(frozen=True)
 class Policy(_Data):
-    r"""A small neural network of the state, a command of the drives.
+    r"""A small neural network of the state; its output is a command of the drives.
 
     $$ \tau = W_k f(\dots f(W_1 (q, v) + b_1) \dots) + b_k $$
 
     Parameters
     ----------
     layers : sequence of ((outputs, inputs), (outputs,)) array_like
-        Pairs (W, b); the first takes (q, v), the last gives (nv,).
+        Pairs (W, b); the first takes (q, v), the last returns (nv,).
     activation : str, default "relu"
-        f, between the layers: "relu", max(x, 0), or "softsign", x / (1 + abs(x)).
+        f, between layers: "relu", max(x, 0), or "softsign", x / (1 + abs(x)).
 
     Examples
     --------
@@ -471,7 +471,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Friction(_Data):
-    r"""Friction at the joints: viscous, and dry with its jump smoothed over speeds of `creep`.
+    r"""Friction at the joints: viscous, and dry friction whose jump is smoothed over speeds of `creep`.
 
     $$ \tau = -d\,v - c\,\frac{v}{\sqrt{v^2 + \epsilon^2}} $$
 
@@ -524,7 +524,7 @@ class Spring(_Data):
     stiffness : float or (..., nv) array_like
         In N m/rad or N/m.
     rest : (nq,) array_like, optional
-        The configuration at which the springs are slack. Default: the neutral one.
+        The configuration at which the springs are slack. Default: the neutral configuration.
     damping : float or (..., nv) array_like, default 0
         In N m s/rad or N s/m.
 
@@ -550,15 +550,15 @@ class Spring(_Data):
 class Limits(_Data):
     """Joint limits as stops: a spring and a damper that act while a joint is outside [lower, upper].
 
-    A freedom can be limited if a coordinate of its joint is its integral; those of spherical and free joints cannot,
-    and need infinite bounds.
+    A freedom can have limits if its joint has a coordinate that is the integral of the freedom's velocity. Freedoms of
+    spherical and free joints have none, and need infinite bounds.
 
     Parameters
     ----------
     lower, upper : float or (..., nv) array_like
-        The limits, in rad or m; infinite where there are none.
+        The limits, in rad or m; infinite: no limit.
     stiffness, damping : float or (..., nv) array_like, default 0
-        Of the stops; 0: from the inertia that the joint carries, so that it stops within 20 ms.
+        Of the stops; 0: chosen from the inertia that the joint carries, so that it stops within 20 ms.
 
     Examples
     --------
@@ -603,7 +603,7 @@ class External(_Data):
     Raises
     ------
     ArgumentError
-        The times do not increase, or the wrenches do not belong to them.
+        The times do not increase, or there is not one set of wrenches per time.
 
     Examples
     --------
@@ -645,7 +645,7 @@ class External(_Data):
 
 @dataclass(frozen=True)
 class Pull(_Data):
-    """A force that keeps its direction in the base's axes, on a point of a body or frame.
+    """A force at a point of a body or frame, with a constant direction in the base's axes.
 
     Parameters
     ----------
@@ -689,7 +689,7 @@ class Pull(_Data):
 
 @dataclass(frozen=True)
 class Function(_Data):
-    """A function (t, q, v) -> tau with what is known about it; plain functions are forces, too.
+    """A function (t, q, v) -> tau with known properties; plain functions are forces, too.
 
     Parameters
     ----------
@@ -699,9 +699,9 @@ class Function(_Data):
         (t, q, v) -> (stiffness, damping): how much the torque at a joint falls with that joint's own position and
         velocity, numbers or (nv,). Implicit methods use them; they need not be exact.
     drive : bool, default False
-        A command of the drives, which keep to their effort and speed.
+        Whether it is a command of the drives, which limit it by their effort and speed.
     needs_v : bool, default True
-        False: it depends on t and q alone. Methods that move positions and velocities in turn then call it once per
+        False: it depends only on t and q. Methods that move positions and velocities in turn then call it once per
         step.
 
     Raises
@@ -738,7 +738,7 @@ class Function(_Data):
 
 
 def sampled(t: Array, rows: Array, between: str) -> Callable[[Array], Array]:
-    """A function of times (m,) -> (..., m, width) of rows (..., knots, width) at the times t."""
+    """A function times (m,) -> (..., m, width) that interpolates the rows (..., knots, width) at the times t."""
     if between == "cubic":
         spline: list[Any] = []
 
@@ -762,7 +762,7 @@ def sampled(t: Array, rows: Array, between: str) -> Callable[[Array], Array]:
 
 
 def followed(reference: Reference, times: Array) -> tuple[Array, Array, Array]:
-    """q, v and a of a motion at many times, a row each; a motion may give its rows at once."""
+    """q, v and a of a motion at many times, one row per time; a motion may have a method `rows` for all times."""
     if (rows := getattr(reference, "rows", None)) is not None:
         return rows(times)
     found = [reference(t) for t in times.tolist()]
@@ -823,7 +823,7 @@ def _axes(*numbers: Array) -> tuple[int, ...]:
 
 
 def _check_table(force: Any, name: str, rank: int) -> None:
-    """The times of a table must increase, and its rows belong to them."""
+    """Check that the times of a table increase, and that it has one row per time."""
     t, rows = np.asarray(force.t), np.asarray(getattr(force, name))
     if t.ndim != 1 or rows.ndim < 1 + rank or rows.shape[-1 - rank] != len(t) or len(t) < (1 if rank == 2 else 2):
         core = ", nv" if rank == 1 else ", ..."
@@ -857,7 +857,7 @@ def _set(force: Any, **values: Any) -> None:
 
 
 def _is_curved(model: Model, stiffness: Array) -> bool:
-    """Whether there is stiffness at a freedom whose position is not a coordinate: one of a quaternion."""
+    """Whether a freedom with stiffness has no coordinate of its own: a freedom of a quaternion."""
     return bool(np.any((limited_coordinates(model) < 0) & (stiffness != 0)))
 
 

@@ -1,8 +1,8 @@
 """All stages of an explicit step in one call of machine code.
 
-Where all forces are data, one NumPy call per sum would cost more than the dynamics themselves. This code does the same
-sums as `Stages.one_by_one`, as a loop around the machine code of the right-hand side: a list of calls per stage, which
-are the rates of coordinates, the pieces of the law, and the forward dynamics. It serves every model and every tableau.
+If all forces are data, one NumPy call per sum would cost more than the dynamics themselves. This code computes the same
+sums as `Stages.one_by_one` in a loop around the machine code of the right-hand side: a list of calls per stage, for the
+rates of coordinates, the pieces of the law, and the forward dynamics. It serves every model and every tableau.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-# The words that the code reads: addresses of arrays, and sizes; then those of every call.
+# The words that the code reads: addresses of arrays, and sizes. `calls` is the table of the words of all calls.
 SIZES = ("s", "m", "n", "first", "estimates", "count")
 WORDS = ("calls", "P", "Y", "A", "rtol", "atol", "squares", *SIZES)
-MOST_COORDINATES = 128  # of a machine with quaternions: its rates are straight-line code
+MOST_COORDINATES = 128  # of a machine with quaternions, whose rates are straight-line code
 
 
 def can_fuse(motion: Motion) -> bool:
-    """Whether the right-hand side is machine code alone."""
+    """Whether the right-hand side is machine code only."""
     small = motion.coordinates.flat or motion.model.nq <= MOST_COORDINATES
     if not (motion.law.is_data and small) or motion.program is None:
         return False
-    if motion.dynamics != "auto" and motion.law.load_names:  # felt at the joints, by another program
+    if motion.dynamics != "auto" and motion.law.load_names:  # another program maps loads to torques at the joints
         return False
     return motion.is_free or lowered(Step(torques_under, "torques", motion.law, moves=False)).is_machine_code
 
 
 class FusedStages:
-    """h -> the sums of squares of the errors of a step, relative to their tolerances, one per estimate; the stages are
-    stored in P and Y (see `Stages`, whose `weights` are A here).
+    """h -> the sums of squares of error / tolerance of a step, one per estimate.
+
+    The stages are stored in P and Y (see `Stages`, whose `weights` are A here).
     """
 
     def __init__(self, motion: Motion, P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int) -> None:
@@ -67,7 +68,7 @@ class FusedStages:
         table = np.array(words, dtype=np.int64)
         arrays = {"calls": table, "P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         values = {name: array.ctypes.data for name, array in arrays.items()}
-        # where dq/dt is not v, the first call overwrites what is copied
+        # the code copies n entries of v as dq/dt, at least one; if dq/dt is not v, the first call overwrites that one
         n = motion.model.nv if motion.coordinates.flat else 0
         values |= dict(zip(SIZES, (s, m, n, first, len(A) - s, len(calls[0]))))
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
@@ -76,7 +77,7 @@ class FusedStages:
         (self._call, self._code), self._at = _function(), self._words.ctypes.data
 
     def _stage(self, rate: Array, y: Array, k: int) -> list[Call]:
-        """The calls of the k-th stage: from the state y to its rate."""
+        """The calls of stage k: from the state y to its rate."""
         motion, low, nq = self.motion, self._law, self.motion.model.nq
         nv, law = motion.model.nv, motion.law
         q, v, u, h = y[None, :nq], y[None, nq:], self._commands[None, k], np.ones((1, 1))
@@ -111,7 +112,7 @@ class FusedStages:
         return [*calls, Call(low.pieces[-1][0], given, tau)]
 
     def follow(self, t: float, h: float, c: Sequence[float], before: float = np.inf) -> None:
-        """Read what changes in time, at the times t + c h of the stages; all of them before the next jump."""
+        """Read the inputs that change in time at the stages' times t + c h, limited to the time `before`."""
         law = self.motion.law
         if not law.schedules:
             return
@@ -140,7 +141,7 @@ def rates_of(model: Model) -> Any:
 
 
 def coordinates_of(model: Model) -> Any:
-    """The kernel q -> the coordinate of every freedom, any number where there is none."""
+    """The kernel q -> the coordinate of every freedom; an arbitrary number for a freedom without one."""
 
     def freedom_coordinates(q: Sequence[Scalar]) -> list[Scalar]:
         return [q[k] for k in limited_coordinates(model).tolist()]
@@ -161,7 +162,7 @@ def _write(w: LLVMWriter) -> None:
     s, m, n = words["s"], words["m"], words["n"]
 
     def at(array: str, *terms: str) -> str:
-        """The address of the entry of an array whose place is the sum of the terms."""
+        """The address of the entry of an array whose index is the sum of the terms."""
         place = terms[0]
         for term in terms[1:]:
             place = w.i64("add", place, term)

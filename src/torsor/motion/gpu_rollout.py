@@ -23,15 +23,15 @@ from torsor.motion.lowering import WAVES, Step, cut
 from torsor.motion.stops import Stop, Watch, outside, stop_inputs, stops_key
 from torsor.motion.trajectory import Trajectory
 
-UNROLLED_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
+UNROLLED_FREEDOMS = 12  # an unrolled step of RK4 contains the forward dynamics four times
 
 
 def kernel_of(step: Step, *, dtype: str, trig: str = "accurate", specialised: bool | None = None, apart: bool = False,
               stops: tuple[Stop, ...] = (), reset: bool = False) -> RolloutKernel:  # fmt: skip
-    """The kernel of a rollout: its step unrolled, or cut into stages around the kernel of its accelerations.
+    """The kernel of a rollout: its step unrolled, or cut into stages that call the kernel of the accelerations.
 
-    apart   whether the accelerations are a function that all stages call: of members whose numbers differ, they took
-            1.7 times as long when they were written out at every stage
+    apart   whether the accelerations are a separate function that all stages call; for members whose numbers differ,
+            inlining it at every stage took 1.7 times as long
     """
     model, found, bits = step.model, step.members, 64 if dtype == "float64" else 32
     ends = stops_kernel(model, stops, found, bits) if stops else None
@@ -60,7 +60,7 @@ def dynamics_request(step: Step, dtype: str, apart: bool = False) -> Request:
 
 
 def numbers_of_inputs(inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
-    """How many numbers each input has."""
+    """The size of each input."""
     return tuple((name, prod(shape)) for name, shape in inputs.items())
 
 
@@ -78,10 +78,9 @@ def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: 
 
 
 class GpuSteps:
-    """Fixed steps of many states: by one kernel, which is kept with the model or the structure of a batch, or piece by
-    piece where functions are called.
+    """Fixed steps of many states: by one kernel, or piece by piece if functions are called.
 
-    `apart` is that of `kernel_of`.
+    The kernel is kept with the model or the structure of a batch. `apart` is the argument of `kernel_of`.
     """
 
     def __init__(self, setup: Fixed, dtype: str, stops: tuple[Stop, ...], reset: bool = False,
@@ -97,7 +96,7 @@ class GpuSteps:
         self.own = {**step.loads, **(step.members.inputs if step.members else {})}
 
     def __call__(self, states: Mapping[str, Any], first: int, steps: int, every: int) -> tuple[Any, ...]:
-        """What `run` gives for the steps from the first-th on; states: q, v, and those to go on from."""
+        """The result of `run` for the steps from `first` on; states: q, v, and the reset states."""
         setup, step, own = self.setup, self.setup.step, self.own
         if setup.law.called:
             return self._by_pieces(states, first, steps, every)
@@ -108,7 +107,7 @@ class GpuSteps:
         return run(setup, self.kernel, self.modules, {**states, **numbers}, steps, every, first)
 
     def _by_pieces(self, states: Mapping[str, Any], first: int, steps: int, every: int) -> tuple[Any, ...]:
-        """As the host moves them (`driver.py`); with stop conditions the host waits for the device in every step."""
+        """Step by the loop of the host (`driver.py`); with stop conditions it waits for the device in every step."""
         cp, model, kind, kept = gpu.cupy(), self.setup.model, gpu.kind_of(states["q"]), steps // every
         setup = self.setup._replace(begin=self.setup.begin + first * self.setup.length)
         with gpu.stream(kind):
@@ -145,7 +144,7 @@ class DeviceStates(States):
         return DeviceRun(setup.step, h, given, setup.method.times, setup.law.called, not self.batch, self.kind)
 
     def watch(self, stops: tuple[Stop, ...], part: Mapping[str, Any], reset: Any) -> Watch:
-        """What looks whether some states stop."""
+        """The stop conditions of some states."""
         cp, model, found = gpu.cupy(), self.setup.model, self.setup.members
         inputs = stop_inputs(model, found)
         program = gpu.Pointwise(trace(outside(model, stops, found), inputs), inputs, np.dtype(self.dtype).name)
@@ -157,7 +156,7 @@ def run(setup: Any, kernel: RolloutKernel, modules: dict[str, Any], arrays: Mapp
         first: int = 0) -> tuple[Any, ...]:  # fmt: skip
     """The stored q and v, (..., stored, n), and with stop conditions the times of stops and their reasons.
 
-    `modules` keeps the compiled kernel and the model's tables;  arrays: q, v, and the numbers of every trajectory
+    `modules` keeps the compiled kernel and the model's tables;  arrays: q, v, and the numbers of every trajectory.
     """
     cp, model = gpu.cupy(), setup.model
     kind, like = gpu.kind_of(arrays["q"]), arrays["q"]
@@ -191,8 +190,10 @@ def run(setup: Any, kernel: RolloutKernel, modules: dict[str, Any], arrays: Mapp
 
 def _arrays(setup: Any, kernel: RolloutKernel, arrays: Mapping[str, Any], first: int, steps: int,
             dtype: str) -> tuple[list[Any], list[Any], list[Any], tuple[int, ...]]:  # fmt: skip
-    """Arguments of the kernel: states with what changes in time, numbers of trajectories, and states to go on from;
-    and the batch axes."""
+    """The arguments of the kernel in three lists, and the batch axes.
+
+    The lists: states with the inputs that change in time, numbers of trajectories, and reset states.
+    """
     cp, model = gpu.cupy(), setup.model
     commands, gain = (x(first, steps, setup.begin) for x in (setup.commands, setup.values))  # (..., 1 or steps, width)
     flat, flat_gain = (x.reshape(*x.shape[:-2], prod(x.shape[-2:])) for x in (commands, gain))
@@ -201,7 +202,7 @@ def _arrays(setup: Any, kernel: RolloutKernel, arrays: Mapping[str, Any], first:
     cores = {name: waves.get(name) or place_of(name).shape(model) for name in ("q", "v", *kernel.numbers, *again)}
     given = {name: arrays[name] for name in cores} | {"tau": cp.asarray(flat, dtype)}
     cores["tau"] = flat.shape[-1:]
-    if flat_gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
+    if flat_gain.ndim > 1:  # gains per trajectory: their axes are part of the batch, and each trajectory has a row
         given["gain"], cores["gain"] = cp.asarray(flat_gain, dtype), flat_gain.shape[-1:]
     views, batch = gpu.views_of(model, given, [*cores.values()], dtype)
     seen = dict(zip(given, views))
@@ -211,7 +212,7 @@ def _arrays(setup: Any, kernel: RolloutKernel, arrays: Mapping[str, Any], first:
     def passed(*names: str) -> list[Any]:
         return [x for name in names for x in (seen[name].array, *map(np.int64, seen[name][1:3]))]
 
-    # from the numbers of a step to those of the next one
+    # strides from the numbers of one step to those of the next
     onward = {name: seen[name].stride * prod(core) // steps for name, core in waves.items()}
     onward |= {"tau": seen["tau"].stride * commands.shape[-1]} if commands.shape[-2] > 1 else {}
     onward |= {"gain": gain.shape[-1]} if gain.shape[-2] > 1 else {}

@@ -1,7 +1,7 @@
-"""Gradients of rollouts: the steps backwards, from the cotangents of the stored states to those of the start.
+"""Gradients of rollouts, backwards in time: from the cotangents of the stored states to those of the initial state.
 
-The adjoint of a step (`adjoint.py`) needs the state before the step. Those of few steps are kept. Of more, T, about
-sqrt(T) are kept on the way forward; between two of them, they are computed again.
+The adjoint of a step (`adjoint.py`) needs the state before the step. For few steps all these states are kept. For T
+steps, about sqrt(T) of them are kept on the way forward, and those in between are computed again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ from torsor.motion.steps import METHODS
 from torsor.motion.time_loop import StepRun
 
 Array = NDArray[Any]
-NUDGE = 7.310585786e-4  # of a parameter: no number that would make one zero
-TINY = 1e-300  # in place of parameters that are zero: their gradient is asked for, so they are part of the law
+NUDGE = 7.310585786e-4  # the change of a parameter; not a round number, so that it makes no parameter zero
+TINY = 1e-300  # replaces parameters that are zero, so that the law contains them and they have a gradient
 
 
 @dataclass(frozen=True)
 class RolloutGradient:
-    """The cotangents of what a rollout depends on: q, v (..., nv), and tau (..., steps, nv), torques of the drives in
-    every step; and by name, as gradient["inertia"], those that `wrt` names, for each trajectory."""
+    """The cotangents of the inputs of a rollout, per trajectory.
+
+    q, v (..., nv): of the initial state;  tau (..., steps, nv): of torques of the drives in every step. Those of the
+    names in `wrt` are items: gradient["inertia"].
+    """
 
     q: Any
     v: Any
@@ -53,21 +56,20 @@ class RolloutGradient:
 def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps: int, step: float,
                 method: str = "semi-implicit", forces: Any = (), gravity: bool = True, every: int = 1,
                 wrt: str | Iterable[str] = ()) -> RolloutGradient:  # fmt: skip
-    """`ts.vjp(ts.rollout, wrt)`: the gradient of a sum over the states of a rollout, by one sweep backwards in time.
+    """`ts.vjp(ts.rollout, wrt)`: the gradient of a function of the states of a rollout, by one backward sweep in time.
 
         states = ts.rollout(model, q, v, steps=T, step=h, forces=forces)
         gradient = ts.vjp(ts.rollout, "PD.kp")(model, q, v, (dL_dq, dL_dv), steps=T, step=h, forces=forces)
         gradient.q, gradient.tau, gradient["PD.kp"]
 
-    cotangent   of the states that the rollout stores: those of q and of v, (..., stored, nv) both; those of q are along
-                the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
-    wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`), which computed torques of the same
-                model follow, and stops whose stiffness torsor chose do not; and parameters of forces, by the name of
-                their class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau",
-                "Table.tau", "Policy.layers" (a list of (W, b)). A servo on quaternions is a function: its kp
-                has the gradient NaN there
+    cotangent   of the stored states: a pair, for q and for v, (..., stored, nv) both. Cotangents of q, also those of
+                the initial q, are with respect to displacements along v, as everywhere (see `vjp`)
+    wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`). The derivative includes computed
+                torques of the same model, but not the stiffness that torsor chose for stops. Also parameters of forces,
+                by class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau", "Table.tau",
+                "Policy.layers" (a list of (W, b)). At quaternions, where a servo is a function, kp has the gradient NaN
 
-    All other arguments are those of `rollout`. Memory grows with the root of `steps`.
+    All other arguments are those of `rollout`. Memory grows with the square root of `steps`.
     """
     names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     if len(set(names)) < len(names):
@@ -99,7 +101,7 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
 
 
 def _complete(model: Model, forces: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """The forces, with TINY for those parameters that are zero and whose gradients are asked for."""
+    """The forces; in parameters named in `wrt`, TINY replaces zeros."""
     found = list(forces)
     for name in names:
         kind, _, parameter = name.rpartition(".")
@@ -109,7 +111,7 @@ def _complete(model: Model, forces: Sequence[Any], names: Sequence[str]) -> list
             validate.chosen("wrt", name, PARAMETERS)
             continue
         k = force_place(found, kind, parameter)
-        if parameter != "layers" and not isinstance(found[k], Limits):  # whose zeros say: as the model has it
+        if parameter != "layers" and not isinstance(found[k], Limits):  # zeros of Limits are limits or ask for defaults
             try:
                 x = np.array(getattr(found[k], parameter), float)
             except (TypeError, ValueError):
@@ -120,7 +122,7 @@ def _complete(model: Model, forces: Sequence[Any], names: Sequence[str]) -> list
 
 
 def _is_number(model: Model, force: Any, parameter: str) -> Array:
-    """Where a parameter is a number of the law: a servo on quaternions is a function."""
+    """Which entries of a parameter are numbers of the law: a servo on quaternions is a function."""
     shape = np.shape(getattr(force, parameter))
     own = limited_coordinates(model) >= 0 if isinstance(force, PD) and parameter == "kp" and shape else True
     return np.broadcast_to(own, shape)
@@ -151,7 +153,7 @@ def _cotangent(name: str, x: Any, states: States, core: tuple[int, ...]) -> Arra
 
 
 class _Backwards:
-    """The steps of a rollout, there and back, and what they add up to."""
+    """The steps of a rollout, forward and backward, and the sums of their cotangents."""
 
     def __init__(self, setup: Fixed, states: States, steps: int, every: int, names: Sequence[str]) -> None:
         self.setup, self.states, self.steps, self.every, model = setup, states, steps, every, setup.model
@@ -160,7 +162,7 @@ class _Backwards:
         self.by_network = "Policy.layers" in names
         count, dtype, nv = states.count, states.dtype, model.nv
         self.step = setup.step
-        if self.by_network:  # the torques of a network are told apart wherever it is evaluated
+        if self.by_network:  # one slot per evaluation of the network, so that its torques have separate cotangents
             self.step = self.step._replace(slots=len(setup.method.times))
         self.adjoint = adjoint_of(self.step, np.dtype(dtype).name, self.of_model, self.by_network)
         self.q, self.v = np.empty((2, count, nv), dtype)
@@ -174,7 +176,7 @@ class _Backwards:
         ) else []  # fmt: skip
 
     def run(self, rows: slice, gq: Array, gv: Array) -> None:
-        """Some trajectories; gq, gv: the cotangents of their stored states."""
+        """Differentiate some trajectories; gq, gv: the cotangents of their stored states."""
         steps, part = self.steps, self.states.part(rows)
         forth, back = self.states.run(part), self._adjoint_run(part)
         kept = [np.concatenate([part["q"], part["v"]], axis=1)]  # the states before the steps 0, apart, 2 apart, ...
@@ -185,7 +187,7 @@ class _Backwards:
             end = min(start + apart, steps)
             states = self._forward(forth, kept.pop(), part, start, end - 1)
             stored = np.zeros((end - start, len(gq), 2 * gq.shape[-1]), self.states.dtype)
-            first = -(start + 1) % self.every  # of these steps, the first one whose state is stored
+            first = -(start + 1) % self.every  # the first of these steps with a stored state
             among = slice((start + first) // self.every, end // self.every)
             stored[first :: self.every] = np.moveaxis(np.concatenate([gq[:, among], gv[:, among]], axis=-1), 1, 0)
             each = partial(self._weights, rows, back) if self.layers else None
@@ -205,7 +207,7 @@ class _Backwards:
         return AdjointRun(self.adjoint, m, np.array([setup.length]), given)
 
     def _of_slots(self, commands: Array) -> Array:
-        """Commands for all the times at which the step reads them."""
+        """Commands, repeated for all times at which the step reads them."""
         return np.tile(commands, self.slots // self.setup.step.slots)
 
     def _changing(self, part: Mapping[str, Array], first: int, count: int) -> dict[str, Array]:
@@ -213,17 +215,17 @@ class _Backwards:
         return found | ({"tau": self._of_slots(found["tau"])} if "tau" in found else {})
 
     def _take(self, rows: slice, first: int, back: AdjointRun, found: Array) -> None:
-        """The cotangents of commands and of numbers of the law in some steps."""
+        """Store the cotangents of commands and of the law's numbers in some steps."""
         some, law = slice(first, first + len(found)), self.setup.law
         tau = np.moveaxis(back.of("tau", found), 0, 1)
         self.tau[rows, some] = tau.reshape(self.tau[rows, some].shape)
         if law.schedule is not None:
             self.gain[rows, some] = np.moveaxis(back.of("gain", found), 0, 1)
-        elif first == 0:  # all steps together
+        elif first == 0:  # the row of the first step has the sum over all steps
             self.gain[rows, 0] = back.of("gain", found[:1])[0]
 
     def _weights(self, rows: slice, back: AdjointRun) -> None:
-        """Add what the last step says of the weights of a network."""
+        """Add the cotangents of a network's weights in the last step."""
         tau = back.of("tau", back.operands["row"][None])[0].reshape(self.tau[rows, 0].shape)
         self._by_layers(rows, back.evaluations, tau[:, :, 0])
 
@@ -237,7 +239,7 @@ class _Backwards:
         return states
 
     def _by_layers(self, rows: slice, states: Sequence[tuple[Array, Array]], tau: Array) -> None:
-        """What the cotangents of a network's torques say of its weights, wherever it was evaluated."""
+        """Add the cotangents of a network's weights, from those of its torques at all evaluations."""
         policy = self.setup.law.policy
         assert policy is not None
         for k, (q, v) in enumerate(states):
@@ -253,7 +255,7 @@ class _Backwards:
                 self.layers[i][1][rows] += seed
                 seed = (seed @ W) * SLOPES[policy.activation](inputs[i])
 
-    # ---- from the numbers of the law to the parameters of forces ----
+    # ---- from the law's numbers to the parameters of forces ----
 
     def result(self, forces: Sequence[Any]) -> RolloutGradient:
         batch = self.states.batch
@@ -278,7 +280,7 @@ class _Backwards:
         found = np.full((self.states.count, prod(core)), np.nan)
 
         def slopes(along: Array, step: float) -> list[Array]:
-            """How commands and numbers of the law change; central differences are exact, since it is quadratic."""
+            """The changes of commands and of the law's numbers: quadratic, so central differences are exact."""
             try:
                 up, down = (self._numbers([*forces[:k], replace(forces[k], **{parameter: x + s * along}),
                                            *forces[k + 1 :]]) for s in (step, -step))  # fmt: skip
@@ -298,7 +300,7 @@ class _Backwards:
         return found.reshape((*batch, *core))
 
     def _numbers(self, forces: Sequence[Any]) -> list[Array]:
-        """Commands (..., 1 or steps, slots, rows, nv) and numbers of the law (..., 1 or steps, k) under forces."""
+        """Commands (..., 1 or steps, slots, rows, nv) and the law's numbers (..., 1 or steps, k) under forces."""
         setup = self.setup._replace(law=collect(self.setup.machine, forces))
         commands = setup.commands(0, self.steps)
         shape = (*commands.shape[:-1], setup.step.slots, setup.law.rows, setup.model.nv)
@@ -313,14 +315,14 @@ class _Backwards:
 
 
 def _inner(slope: Array, seed: Array, batch: tuple[int, ...]) -> Array:
-    """The sum of slope times seed, for every trajectory; what does not change in time acts in every step."""
+    """The sum of slope times seed per trajectory; a slope that is constant in time counts in every step."""
     wide = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :]))
     still = tuple(k for k in range(1, seed.ndim - 1) if wide.shape[len(batch) + k - 1] == 1)
     seed = seed.sum(axis=still, keepdims=True)
     return (wide.reshape(seed.shape) * seed).sum(axis=tuple(range(1, seed.ndim)))
 
 
-SLOPES: dict[str, Callable[[Array], Array]] = {  # of activations, by their values
+SLOPES: dict[str, Callable[[Array], Array]] = {  # of activations, as functions of their values
     "relu": lambda y: (y > 0).astype(float),
     "softsign": lambda y: (1 - np.abs(y)) ** 2,
 }
@@ -339,9 +341,9 @@ class StepDerivatives(NamedTuple):
     v : (..., nv) ndarray
         Velocities after the step.
     dx : (..., 2 nv, 2 nv) ndarray
-        By (q, v), along the directions of v.
+        Jacobian with respect to (q, v); displacements of q are along v.
     dtau : (..., 2 nv, nv) ndarray
-        By torques of the drives that are constant over the step.
+        Jacobian with respect to torques of the drives that are constant over the step.
 
     Examples
     --------
@@ -358,11 +360,11 @@ class StepDerivatives(NamedTuple):
 
 def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float = 1e-2, method: str = "rk4",
                      forces: Any = ()) -> StepDerivatives:  # fmt: skip
-    r"""Take one step from many states, with its Jacobians: what iLQR and model-predictive control need.
+    r"""Take one step from many states, with its Jacobians, for iLQR and model-predictive control.
 
     $$ x_{k+1} + A\,dx + B\,d\tau = \mathrm{step}(x_k + dx, \tau + d\tau) $$
 
-    Changes of q are along the directions of v. Forces act, too, at the time 0.
+    Displacements of q are along v. Forces act as at time 0.
 
     Parameters
     ----------
@@ -373,9 +375,9 @@ def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float =
     v : (..., nv) array_like
         Velocities, in rad/s and m/s.
     tau : float or (..., nv) array_like, default 0
-        Torques that are held over the step, in N m and N.
+        Torques that are constant over the step, in N m and N.
     step : float, default 0.01
-        Its length, in s.
+        The length of the step, in s.
     method : str, default "rk4"
         "semi-implicit", "implicit-euler" or "rk4".
     forces : force or sequence of forces, optional

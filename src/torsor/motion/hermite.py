@@ -1,7 +1,7 @@
-"""Dense output: the quintic that meets position, velocity and acceleration at both ends of a step.
+"""Dense output: the quintic through position, velocity and acceleration at both ends of a step.
 
 The error over a step of length h is O(h^6) in q and O(h^5) in v: as small as that of a fifth-order method. The
-interpolation needs only the rows that are recorded in any case.
+interpolation needs only the recorded rows.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torsor.motion.coordinates import Coordinates
 
 Array = NDArray[Any]
 
-# Row k: the coefficients of 1, s, ..., s^5 in the basis function of (x0, h x0', h^2 x0'', x1, h x1', h^2
-# x1'')[k].
+# Row k: the coefficients of 1, s, ..., s^5 in the basis function of entry k of
+# (x0, h x0', h^2 x0'', x1, h x1', h^2 x1'').
 QUINTIC = np.array([
     [1, 0, 0, -10, 15, -6], [0, 1, 0, -6, 8, -3], [0, 0, 0.5, -1.5, 1.5, -0.5],
     [0, 0, 0, 10, -15, 6], [0, 0, 0, -4, 7, -3], [0, 0, 0, 0.5, -1, 0.5],

@@ -1,6 +1,6 @@
 """Implicit methods in O(n): diagonally implicit Runge-Kutta methods whose equations are solved by articulated sweeps.
 
-A stage asks for the acceleration a at the end of a step of length g = gamma h from (q*, v*):
+A stage needs the acceleration a at the end of a step of length g = gamma h from (q*, v*):
 
     M(q) a + bias(q, v) = tau(t, q, v),     v = v* + g a,     q = q* + g N(q) v.
 
@@ -8,17 +8,16 @@ With K and D the stiffness and the damping of the forces at the joints, Newton's
 
     M + R,     R = g D + g^2 K      (diagonal),
 
-which is the mass matrix of a machine with heavier rotors: one articulated sweep solves with it. So
+which is the mass matrix of a machine with heavier rotors: one articulated sweep solves a system with it. So
 
     a <- (M + R)^-1 (tau - bias + R a)
 
-is one forward dynamics with R added to the pivots. It is exact at once where M is constant and the forces are linear,
-however stiff they are, and converges quickly if h resolves the rest of the motion. Where the rest is stiff, too (a
-tense rope, forces whose gains are not known), the same sweep becomes the preconditioner of Newton's method with GMRES,
-and the derivative along a vector is a difference of two sweeps: GMRES needs three digits, and exact products
-(`tangent.py`, as `radau` uses them) take two sweeps each, 1.0 to 1.7 times the time in all. The Krylov space of one
-solve serves the later stages and steps of the same length, too, one sweep per iteration, as long as they converge. No
-matrix is formed anywhere.
+is one forward dynamics with R added to the pivots. For constant M and linear forces, however stiff, one iteration is
+exact; otherwise it converges quickly if h resolves the rest of the motion. If the rest is stiff, too (a taut rope,
+forces with unknown gains), the same sweep is the preconditioner of Newton's method with GMRES. The derivative along a
+vector is then a difference of two sweeps: GMRES needs only three digits, and exact products (`tangent.py`, as in
+`radau`) take two sweeps each, 1.0 to 1.7 times the total time. Later stages and steps of the same length reuse the
+Krylov space of one solve, with one sweep per iteration, as long as they converge. No matrix is formed.
 
 The stiffness and the damping of computed torques are M kp and M kd. Newton's matrix is then M (1 + S) + R with a
 diagonal S = g kd + g^2 kp, and one sweep still solves with it:
@@ -51,21 +50,21 @@ from torsor.motion.stepper import (
 )
 from torsor.motion.tangent import NUDGE
 
-SETTLED = 0.03  # the error of a stage's equations, relative to that allowed for the step
+SETTLED = 0.03  # the error of a stage's equations, relative to the error allowed for the step
 ITERATIONS = 8  # per stage; beyond, Krylov vectors or a shorter step are cheaper
-LEAST_RATE, FADING = 1e-3, 0.8  # of convergence: what is believed at most; its power where none was measured
-SLOW = 0.5  # a rate of convergence at which Krylov vectors are cheaper
-VECTORS, KRYLOV_ROUNDS, FORCING = 30, 4, 1e-3  # GMRES: vectors per solve, solves per stage, the residual it leaves
-NEWTON_ROUNDS = 10  # per stage, those with a Krylov space of before among them
-MOST_COORDINATES = 60  # of a machine with quaternions whose stages are one kernel: it takes a second to compile
+LEAST_RATE, FADING = 1e-3, 0.8  # of convergence: the least rate assumed; the power of the old rate if none is measured
+SLOW = 0.5  # the rate of convergence above which Krylov vectors are cheaper
+VECTORS, KRYLOV_ROUNDS, FORCING = 30, 4, 1e-3  # GMRES: vectors per solve, solves per stage, relative residual
+NEWTON_ROUNDS = 10  # per stage, including those with a reused Krylov space
+MOST_COORDINATES = 60  # of a machine with quaternions whose stages are one kernel: that takes a second to compile
 CURVED_ROUNDS = 4  # rounds for q = q* + g N(q) v where N depends on q
 
 
 @dataclass(frozen=True)
 class Tableau:
-    """An explicit first stage, then stages with one gamma; the last stage is the new state.
+    """An explicit first stage, then stages with the same gamma; the last stage is the new state.
 
-    A      (s, s)   weights of the rates            order  of the method
+    A      (s, s)   weights of the rates            order  the order of the method
     E      (s,)     weights of the error estimate
     dense  (p, s)   weights of the rates in y(theta) = y + h sum_k theta^(k+1) sum_i dense_ki f_i
     """
@@ -81,7 +80,7 @@ class Tableau:
 
 
 def _tr_bdf2() -> Tableau:
-    """Dense output is the parabola through the three stages: it needs no rates, which are large in stiff motion."""
+    """TR-BDF2; its dense output is the parabola through the stages, without the rates, which are large if stiff."""
     d, w = 1 - sqrt(2) / 2, sqrt(2) / 4
     A = np.array([[0, 0, 0], [d, d, 0], [w, w, d]])
     other = np.array([(1 - w) / 3, (3 * w + 1) / 3, d / 3])
@@ -126,7 +125,7 @@ class Dirk(Implicit):
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
-        self.rate_of_convergence = 1.0, 0.0  # of the last stage, and the length of that stage
+        self.rate_of_convergence = 1.0, 0.0  # the rate of the last stage, and the length of that stage
         self.space: Krylov | None = None  # of the last solve by GMRES
         self.rates = np.empty_like(self.row, shape=(len(self.tableau.A), self.nq + self.nv))
 
@@ -139,7 +138,7 @@ class Dirk(Implicit):
         return self.space is not None
 
     def expected_rate(self, g: float) -> float:
-        """The rate of convergence of a stage of this length, from that of the last one: it grows at most as g^2."""
+        """The expected rate of convergence of a stage of length g: from the last stage, it grows at most as g^2."""
         rate, length = self.rate_of_convergence
         return min(1.0, rate * max(1.0, g / length) ** 2) if length else 1.0
 
@@ -152,7 +151,7 @@ class Dirk(Implicit):
         stage = _Stage(self, tableau.gamma * h, y, self.a.copy())
         times = tableau.A.sum(axis=1)
         for i, (weights, c) in enumerate(zip(tableau.A[1:], times[1:]), start=1):
-            if i > 1 and times[i - 1] > times[i - 2]:  # a first guess: the straight line through the last two stages
+            if i > 1 and times[i - 1] > times[i - 2]:  # initial guess: the straight line through the last two stages
                 slope = (self.rates[i - 1, nq:] - self.rates[i - 2, nq:]) / (times[i - 1] - times[i - 2])
                 stage.a = self.rates[i - 1, nq:] + (c - times[i - 1]) * slope
             if not stage.solve(self.before_jump(self.t + c * h), _combined(y, h * weights[:i], self.rates)):
@@ -228,7 +227,7 @@ def place_and_act(plant: Plant, q: Scalars, v: Scalars, g: Scalar, a: Scalars) -
 
 
 class StageKernel:
-    """`place_and_act` as one kernel, on memory of its own: NumPy's arithmetic would take longer than the sweeps."""
+    """`place_and_act` as one kernel with its own memory: NumPy's arithmetic would take longer than the sweeps."""
 
     def __init__(self, motion: Motion) -> None:
         law, model = motion.compiled_law, motion.model
@@ -257,7 +256,7 @@ class StageKernel:
             self.parts = np.split(self.found, np.cumsum(sizes)[:-1])
 
     def start(self, t: float, q: Array, v: Array, g: float) -> None:
-        """From a state, for a stage that ends at t."""
+        """Set the initial state of a stage of length g that ends at t."""
         self.q[:], self.v[:], self.tau[:], self.g[0] = q, v, self.compiled_law.commands(t), g
 
     def __call__(self, a: Array) -> list[Array]:
@@ -276,7 +275,7 @@ class _Stage:
         self.S = None if self.tracking is None else g * self.tracking[1] + g**2 * self.tracking[0]
 
     def solve(self, t: float, y: Array) -> bool:
-        """Find a, starting from the last stage's; False if the iteration does not settle."""
+        """Solve for a, starting from the current guess; return False if the iteration does not converge."""
         nq = self.stepper.nq
         self.t, self.q_start, self.v_start = t, y[:nq], y[nq:]
         if self.stepper.kernel:
@@ -294,7 +293,7 @@ class _Stage:
                 return False
             self.a = self.a + change
             if last:
-                rate, before = max(size / last, before), size / last  # they alternate if q and v correct each other
+                rate, before = max(size / last, before), size / last  # rates alternate if q and v correct each other
                 if before > SLOW and size > SETTLED:
                     break
             if size * min(rate, 1.0) <= SETTLED * (1 - min(rate, 0.9)) or size == 0:
@@ -306,7 +305,7 @@ class _Stage:
         return self._by_krylov()
 
     def _place(self, a: Array) -> None:
-        """q and v at the end of the stage, what acts there, and R = g D + g^2 K over 1 + S."""
+        """Compute q and v at the end of the stage, the torques there, and R = (g D + g^2 K) / (1 + S)."""
         if self.stepper.kernel:
             self.q_rate, self.q, self.v, self.tau, self.added, self.stiffness = self.stepper.kernel(a)
         else:
@@ -323,13 +322,13 @@ class _Stage:
             self.added = self.added / (1 + self.S)
 
     def _swept(self, added: Array) -> Array:
-        """(M + R)^-1 (tau - bias + R a) at (q, v), and with computed torques a part of a"""
+        """(M + R)^-1 (tau - bias + R a) at (q, v); with computed torques, the second formula of this file."""
         self.stepper.evaluations += 1
         a = self.motion.implicit(self.t, self.q, self.v, self.tau + added * self.a, added)
         return a if self.S is None else (a + self.S * self.a) / (1 + self.S)
 
     def _weights(self, unit: Array) -> Array:
-        """Of squares of changes of a: by how much (q, v) change, relative to the errors allowed."""
+        """Weights of squared changes of a: the changes of (q, v), relative to the allowed errors."""
         nq, coordinates = self.stepper.nq, self.motion.coordinates
         of_v = (self.g / unit[nq:]) ** 2
         of_q = (self.g**2 / unit[:nq]) ** 2
@@ -342,7 +341,7 @@ class _Stage:
         return sqrt(float((self.weights * change).dot(change)) / (self.stepper.nq + self.stepper.nv))  # on a GPU
 
     def damped(self, error: Array) -> Array:
-        """An error estimate through (1 - g J)^-1, J the Jacobian with K and D: right where the motion is stiff, too.
+        """The error estimate times (1 - g J)^-1, J the Jacobian from K and D: correct for stiff motion, too.
 
         ev = rv - (M + R)^-1 (R rv + g K rq),    eq = rq + g N ev
 
@@ -362,12 +361,12 @@ class _Stage:
     # ---- Newton's method with GMRES ----
 
     def _space(self) -> Krylov | None:
-        """The Krylov space of the last solve, if it was for steps of this length."""
+        """The Krylov space of the last solve, if that was for a stage of the same length."""
         space = self.stepper.space
         return space if space is not None and space.g == self.g else None
 
     def _by_krylov(self) -> bool:
-        """Newton's method for G(a) = a - swept(a) = 0 from where a was placed, R fixed; each G is one sweep."""
+        """Newton's method for G(a) = a - swept(a) = 0 from the current a, with R fixed; each G is one sweep."""
 
         def residual(a: Array) -> Array:
             self.a = a
@@ -404,13 +403,13 @@ class _Stage:
         return False
 
     def _along(self, residual: Callable[[Array], Array], a: Array, G: Array, w: Array) -> Array:
-        """dG/da w by a difference: about half of the digits."""
+        """dG/da w by a difference: about half of the digits are correct."""
         nudge = NUDGE * (1 + sqrt(_square(a))) / max(sqrt(_square(w)), 1e-300)
         return (residual(a + nudge * w) - G) / nudge
 
 
 def _combined(x: Array, weights: Array, rows: Array) -> Array:
-    """x + sum_j weights_j rows_j"""
+    """x + sum_j weights_j rows_j."""
     out, part = x.copy(), np.empty_like(x)
     for weight, row in zip(weights.tolist(), rows):
         if weight:
@@ -420,25 +419,25 @@ def _combined(x: Array, weights: Array, rows: Array) -> Array:
 
 def _square(x: Array) -> float:
     """x . x, without BLAS: its threads take longer than the sum, and their number would change the last bits."""
-    square = np.einsum("i,i", x.conj(), x) if isinstance(x, np.ndarray) else x.dot(x)  # on a GPU, BLAS is quicker
+    square = np.einsum("i,i", x.conj(), x) if isinstance(x, np.ndarray) else x.dot(x)  # on a GPU, BLAS is faster
     return float(square.real)
 
 
 @dataclass(frozen=True)
 class Krylov:
-    """A on a space of orthonormal rows: A basis[k] = sum_j H_jk basis[j]; beyond that space, A is taken for 1."""
+    """A on a space of orthonormal rows: A basis[k] = sum_j H_jk basis[j]; outside of it, A is assumed to be 1."""
 
     basis: Array  # (k + 1, n), or (k, n) if the space is invariant
     H: Array  # (k + 1, k), or (k, k)
-    g: float  # what A belongs to
+    g: float  # the length of the stage of A
 
     @cached_property
     def least_squares(self) -> Array:
-        """b -> the y for which |b - H y| is least"""
+        """b -> the y that minimises |b - H y|."""
         return np.linalg.pinv(self.H)
 
     def solve(self, b: Array) -> Array:
-        """x with A x close to b"""
+        """x with A x close to b."""
         inside = np.einsum("ki,i->k", self.basis.conj(), b)
         y = self.least_squares @ np.array(inside.tolist())
         left = b - np.einsum("k,ki->i", inside, self.basis)
@@ -446,7 +445,7 @@ class Krylov:
 
 
 def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: float, g: float = 0.0) -> Krylov:
-    """The Krylov space in which |b - A x| <= tolerance |b|, or of this many vectors; product(w) = A w.
+    """The Krylov space with |b - A x| <= tolerance |b| for some x in it, or with `vectors` vectors; product(w) = A w.
 
     Y. Saad, M. H. Schultz, GMRES, SIAM J. Sci. Stat. Comput. 7, 1986.
     """
@@ -457,7 +456,7 @@ def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: 
     for k in range(vectors):
         w, known = product(basis[k]), basis[: k + 1]
         before = sqrt(_square(w))
-        for _ in range(2):  # twice is enough to be orthogonal
+        for _ in range(2):  # orthogonalising twice is enough
             part = np.einsum("ki,i->k", known.conj(), w)
             H[: k + 1, k] += np.array(part.tolist())
             w = w - np.einsum("k,ki->i", part, known)
@@ -473,8 +472,8 @@ def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: 
 
 
 def _left(A: Array, b: Array) -> float:
-    """The least |b - A x|"""
+    """The minimum of |b - A x|."""
     return sqrt(_square(b - A @ np.linalg.lstsq(A, b, rcond=None)[0]))
 
 
-INVARIANT = 1e-7  # what is left of a product outside of its space, if it is a difference
+INVARIANT = 1e-7  # below this part outside of the space, a product by differences is inside: the rest is rounding

@@ -1,6 +1,6 @@
 """The integrators by name.
 
-method="auto" starts with the first method of `AUTOMATIC` and goes on with the second where the motion is stiff.
+method="auto" starts with the first method of `AUTOMATIC` and switches to the second where the motion is stiff.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ METHODS: dict[str, type[Stepper]] = {
     "rattle": Rattle,
 }
 AUTOMATIC = ("dopri5", "esdirk4")
-RENAMED = {"euler": "symplectic-euler", "implicit": "implicit-euler"}  # of torsor 0.1
+RENAMED = {"euler": "symplectic-euler", "implicit": "implicit-euler"}  # names of torsor 0.1
 
 
 def method_named(name: str) -> type[Stepper]:
-    """The integrator of that name; for "auto", the one to start with."""
+    """The integrator with this name; for "auto", the first one."""
     if isinstance(name, str) and name in RENAMED:
         raise ArgumentError(f"method {name!r} is called {RENAMED[name]!r} now")
     chosen("method", name, ("auto", *METHODS))

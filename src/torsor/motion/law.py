@@ -1,10 +1,10 @@
-"""The law: everything that acts on a machine, collected from its forces into one form for every engine.
+"""The law: all forces on a machine, collected into one form for every engine.
 
     tau = drive(u, x, v) + springs, friction, stops (x, v),        u = command(t) - K (q, v) + ...
 
-A force says what it adds as a few terms (`Servo`, `Part`, `Command`, ...). `collect` adds up the terms of all forces
-and of the model's own joints. The result is data: kernels of rollouts, ensembles and simulations, on CPUs and GPUs, are
-traced from it (`plant.py`), and read its numbers. Only `Called` holds functions, which are called in every stage.
+A force consists of a few terms (`Servo`, `Part`, `Command`, ...). `collect` adds up the terms of all forces and of the
+model's own joints. The result is data: kernels of rollouts, ensembles and simulations, on CPUs and GPUs, are traced
+from it (`plant.py`) and read its numbers. Only `Called` contains functions, which are called in every stage.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 At = Callable[[Array], Array]  # times (m,) -> (..., m, width)
 
-# The stops of a joint are a spring and a damper that would bring the inertia it feels to rest in this time (s), without
-# overshoot. A joint that hits a stop leaves it with 0.14 of its speed (exp(-2)); below CUSHION / STOP_TIME, with more.
+# The stops of a joint are a spring and a damper with critical damping and this time constant (s) for the inertia at the
+# joint. A joint that hits a stop leaves it with 0.14 of its speed (exp(-2)); below CUSHION / STOP_TIME, with more.
 STOP_TIME = 0.02
 
 
 class Force(Protocol):
-    """Data that acts on a machine."""
+    """A force on a machine, as data."""
 
     def terms(self, model: Model) -> Iterable[Term]:
-        """What it adds to the law of a model."""
+        """The terms that the force adds to the law of a model."""
 
 
-# ---- terms: what forces are made of ----
+# ---- terms: the parts of forces ----
 
 
 class Schedule(NamedTuple):
-    """Numbers that change in time: at(times (m,)) -> (*batch, m, width). At its knots they jump or bend.
+    """Numbers that change in time: at(times (m,)) -> (*batch, m, width). They jump or bend at the knots.
 
-    holds   whether they hold over a step of fixed length: gains, and the torques that belong to them
+    holds   whether they are constant over a step of fixed length: gains, and the torques that belong to them
     """
 
     at: At
@@ -90,8 +90,7 @@ class Part(NamedTuple):
 
 
 class CurvedSpring(NamedTuple):
-    """Springs at joints with quaternions: the configuration (..., nq) at which they are slack, and their stiffnesses
-    (..., nv)."""
+    """Springs at joints with quaternions: the slack configuration (..., nq) and the stiffness (..., nv)."""
 
     rest: Array
     stiffness: Array
@@ -100,7 +99,7 @@ class CurvedSpring(NamedTuple):
 class Track(NamedTuple):
     """The torques of a model for the accelerations demand(t) - kp q - kd v, as a command of the drives.
 
-    itself   whether it is the machine that moves: in a batch, every member with its own numbers
+    itself   whether the model is the machine that moves; in a batch, every member then has its own numbers
     """
 
     model: Model
@@ -111,7 +110,7 @@ class Track(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What acts on the bodies: `name` is the option of the forward dynamics that takes it."""
+    """Loads on the bodies: `name` is the option of the forward dynamics that takes them."""
 
     name: str  # "external" (..., n, 6), or "pulls" (..., n, 12)
     numbers: Array | Schedule
@@ -126,12 +125,13 @@ class Network(NamedTuple):
 class Called(NamedTuple):
     """A function of the state.
 
-    torque   (t, q, v) -> (..., nv); with many states, q (m, nq), v (m, nv), if `batched`
+    torque   (t, q, v) -> (..., nv)
     slopes   (t, q, v) -> (stiffness, damping) at the joints, or None
-    drive    whether it is a command of the drives, which keep to their effort and speed
+    drive    whether it is a command of the drives, which limit it by their effort and speed
     needs_v  whether it depends on v
-    reads    numbers of the model with which it computes: it cannot serve members that differ in these
-    on_host  what it computes with NumPy alone, in words, if it does
+    batched  whether it always takes many states, q (m, nq) and v (m, nv)
+    reads    the model's numbers that it uses: it cannot serve members that differ in these
+    on_host  a description of what it computes with NumPy only; empty: nothing
     """
 
     torque: Callable[..., Any]
@@ -144,7 +144,7 @@ class Called(NamedTuple):
 
 
 PLACEMENTS = ("R", "p", "axis", "pitch")
-NUMBERS = (*PLACEMENTS, *INERTIAL, "armature", "gravity")  # all that the equations of motion depend on
+NUMBERS = (*PLACEMENTS, *INERTIAL, "armature", "gravity")  # all numbers in the equations of motion
 
 Term = Command | Servo | Linear | Part | CurvedSpring | Track | Load | Network | Called
 
@@ -153,12 +153,12 @@ Term = Command | Servo | Linear | Part | CurvedSpring | Track | Load | Network |
 
 
 class LawLayout(NamedTuple):
-    """Where the numbers of a law are.
+    """The places of the numbers of a law in `Law.values`.
 
-    gains      of the entries of K
+    gains      the entries of K
     tracking   kp and kd of the tracked motion, if there is one
-    parts      of each part: its kind, the freedoms where it acts, and for each of its numbers those at these freedoms
-    curved     of each curved spring: its body, its rest and its stiffness
+    parts      for each part: its kind, the freedoms where it acts, and the place of each of its numbers
+    curved     for each curved spring: its body, and the places of its rest and of its stiffness
     """
 
     gains: slice
@@ -169,17 +169,17 @@ class LawLayout(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """Everything that acts on a model, in the form that kernels take.
+    """All forces on a model, in the form that kernels take.
 
     gains      (k, 2) row and column of the entries of K
     parts      a kind of `laws.KINDS`, and the freedoms where it acts
-    curved     bodies whose joints have springs although their coordinates hold a quaternion
+    curved     bodies whose joints have quaternions and springs
     values     (..., m): the entries of K, kp and kd of the tracked motion, the numbers of the parts and of the curved
                springs; never empty
-    constant   (..., rows, nv): the command of the drives, and with `tracked` the accelerations that are demanded
-    commands   what is added to the command in time;  demands: to the accelerations
-    schedule   of the entries of K, if they change in time; they hold over a step
-    loads      what acts on the bodies and never changes, by name;  waves: wrenches that change in time
+    constant   (..., rows, nv): the command of the drives, and with `tracked` the demanded accelerations
+    commands   time-dependent additions to the command;  demands: to the accelerations
+    schedule   of the entries of K, if they change in time; they are constant over a step
+    loads      constant loads on the bodies, by name;  waves: wrenches that change in time
     """
 
     model: Model
@@ -200,7 +200,7 @@ class Law:
 
     @cached_property
     def layout(self) -> LawLayout:
-        """Where in `values` each of its numbers is."""
+        """The place of each number in `values`."""
         end = 0
 
         def following(count: int) -> slice:
@@ -218,7 +218,7 @@ class Law:
 
     @cached_property
     def key(self) -> bytes:
-        """What the code of a step depends on, beside the model."""
+        """Everything that the code of a step depends on, except the model."""
         rest = [self.gains.tobytes(), self.policy.key if self.policy else b""]
         tracked = self.tracked and (self.tracked.key, self.tracks_itself)
         names = self.parts, self.curved, self.load_names, tracked, bool(self.called)
@@ -226,12 +226,12 @@ class Law:
 
     @property
     def load_names(self) -> tuple[str, ...]:
-        """The options of the forward dynamics for what acts on the bodies."""
+        """The options of the forward dynamics for loads on the bodies."""
         return tuple(name for name in ("external", "pulls") if self.loads and name in self.loads)
 
     @property
     def rows(self) -> int:
-        """Of the command."""
+        """The number of rows of the command."""
         return 1 if self.tracked is None else 2
 
     @property
@@ -241,45 +241,45 @@ class Law:
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """The axes of trajectories that differ."""
+        """The batch axes: trajectories with different numbers."""
         shapes = [self.values.shape[:-1], self.constant.shape[:-2]]
         shapes += [x.shape[:-2] for x in (self.loads or {}).values()]
         return broadcast("forces", *shapes, *(x.batch for x in self.schedules))
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """All that changes in time."""
+        """Everything that changes in time."""
         return (*self.commands, *self.demands, *self.waves, *(() if self.schedule is None else (self.schedule,)))
 
     @property
     def is_data(self) -> bool:
-        """Whether no function has to be called with the state."""
+        """Whether the law contains no functions of the state."""
         return not self.called
 
     @property
     def is_by_joints(self) -> bool:
-        """Whether every joint acts by itself: with gains for the position and the velocity of the same freedom."""
+        """Whether the torque at a joint depends only on that joint: gains only for a freedom's own state."""
         model = self.model
         own = np.stack([limited_coordinates(model), model.nq + np.arange(model.nv)], axis=1)[self.gains[:, 0]]
         return bool((self.gains[:, 1:] == own).any(axis=1).all()) and not (self.policy or self.tracked)
 
     @property
     def is_diagonal(self) -> bool:
-        """Whether every freedom acts by itself."""
+        """Whether the torque at a freedom depends only on that freedom."""
         return self.is_by_joints and not self.curved
 
     @property
     def is_local(self) -> bool:
-        """Whether every freedom acts and moves by itself."""
+        """Whether each freedom can be computed and moved separately."""
         return self.model.nq == self.model.nv and self.is_diagonal
 
     @cached_property
     def knots(self) -> Array:
-        """The times at which something jumps or bends: a step ends there."""
+        """The times at which numbers jump or bend: steps end there."""
         return np.unique(np.concatenate([np.empty(0), *(x.knots for x in self.schedules)]))
 
     def commands_at(self, times: Array, starts: Array | None = None) -> Array:
-        """All commands at many times, (..., m, rows * nv); `starts`: when the steps begin to which these belong."""
+        """All commands at many times, (..., m, rows * nv); `starts`: when the step of each time begins."""
         nv, total = self.model.nv, self.constant[..., None, :, :]
         for row, schedules in enumerate((self.commands, self.demands)):
             for schedule in schedules:
@@ -303,18 +303,18 @@ class Law:
         return total
 
     def waves_at(self, times: Array) -> Array:
-        """What changes in time of the wrenches on the bodies, (m, n, 6), at many times."""
+        """The time-dependent part of the wrenches on the bodies at many times, (m, n, 6)."""
         found = sum((wave.at(times) for wave in self.waves), np.zeros((len(times), 1)))
         return found.reshape(len(times), self.model.n, 6)
 
     def loads_at(self, t: float) -> Mapping[str, Array]:
-        """What acts on the bodies at a time."""
+        """The loads on the bodies at a time."""
         loads = dict(self.loads or {})
         return loads | ({"external": loads["external"] + self.waves_at(np.array([t]))[0]} if self.waves else {})
 
 
 def broadcast(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes to which all broadcast."""
+    """The axes to which all shapes broadcast."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -323,7 +323,7 @@ def broadcast(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 @contextmanager
 def broadcasting(what: str) -> Iterator[None]:
-    """Say whose batch axes do not go together where NumPy says that they do not."""
+    """Name the arrays in NumPy's errors about shapes that do not broadcast."""
     try:
         yield
     except ValueError as error:
@@ -336,9 +336,9 @@ def broadcasting(what: str) -> Iterator[None]:
 
 
 def collect(machine: Model | ModelBatch, forces: Any = (), own: bool = True) -> Law:
-    """The law of forces on a model or a batch; `own`: with what the joints do by themselves.
+    """The law of forces on a model or a batch; `own`: with the springs, dampers, friction and stops of the joints.
 
-    The last law is kept with the machine for as long as its forces are of torsor and have the same numbers.
+    The last law is kept with the machine, and reused if the next forces have the same content (`content`).
     """
     given = force_list(forces)
     if not own:
@@ -355,7 +355,7 @@ KEPT = "last law"  # the attribute of a machine
 
 
 def force_list(forces: Any) -> tuple[Any, ...]:
-    """One force, or several: each is a force of torsor or a function (t, q, v) -> tau."""
+    """A tuple of one or several forces: each has `terms` or is a function (t, q, v) -> tau."""
     several = (forces,) if callable(forces) or hasattr(forces, "terms") else forces
     is_list = isinstance(several, Iterable) and not isinstance(several, str | bytes | Mapping)
     if not is_list or getattr(several, "shape", None) == ():
@@ -370,10 +370,10 @@ def force_list(forces: Any) -> tuple[Any, ...]:
 
 
 def content(x: Any) -> Any:
-    """All numbers that a law depends on, as something that can be compared.
+    """All numbers that a law depends on, in a form that can be compared.
 
-    A function is compared by identity: it is called when it is needed. What else could change without being seen, such
-    as what a force of the user reads, is equal to nothing.
+    A function is compared by identity: it is called when it is needed. A force of the user may read data that changes
+    unseen; its content equals nothing.
     """
     if isinstance(x, np.ndarray | np.generic):
         return x.shape, x.dtype.str, x.tobytes()
@@ -389,7 +389,7 @@ def content(x: Any) -> Any:
 
 
 class _Same:
-    """A function, compared by identity, and alive as long as it is compared."""
+    """A function, compared by identity; the reference keeps it alive."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -426,7 +426,7 @@ def _varied(machine: Model | ModelBatch) -> Mapping[str, Array]:
 
 
 def _own_terms(machine: Model | ModelBatch) -> Iterable[Term]:
-    """What the joints do by themselves: springs, dampers, friction and stops, and those in which members differ."""
+    """The joints' own springs, dampers, friction and stops, with the numbers of members where they differ."""
     model, varied = machine_of(machine), _varied(machine)
     given = {name: x for name, x in (nondefault(model) | dict(varied)).items() if name in VARIABLE}
 
@@ -454,7 +454,7 @@ def spring_terms(model: Model, stiffness: Any, damping: Any, slack: Array) -> It
 
 
 def _complete_stops(machine: Model | ModelBatch, lower: Any, upper: Any, stiffness: Any, damping: Any) -> Part:
-    """Stops; where stiffness or damping is 0, it follows from `STOP_TIME` and the inertia that the joint feels."""
+    """Stops; a stiffness or damping of 0 is replaced using `STOP_TIME` and the inertia at the joint."""
     if (np.equal(stiffness, 0) | np.equal(damping, 0)).any():
         inertia = felt_inertia(machine)
         stiffness = np.where(np.equal(stiffness, 0), inertia / STOP_TIME**2, stiffness)
@@ -463,7 +463,7 @@ def _complete_stops(machine: Model | ModelBatch, lower: Any, upper: Any, stiffne
 
 
 def felt_inertia(machine: Model | ModelBatch) -> Array:
-    """(..., nv) the articulated inertia at each freedom in the neutral configuration: all joints beyond it are free."""
+    """The articulated inertia at each freedom in the neutral configuration, (..., nv): all outboard joints are free."""
 
     def make() -> Array:
         model, differ = machine_of(machine), {*_varied(machine)} & {*NUMBERS} - {"gravity"}
@@ -475,7 +475,7 @@ def felt_inertia(machine: Model | ModelBatch) -> Array:
 
 
 class _Sums:
-    """What terms add up to, while they are collected."""
+    """The sums of terms, while they are collected."""
 
     def __init__(self, machine: Model | ModelBatch) -> None:
         self.machine, self.model = machine, machine_of(machine)
@@ -494,7 +494,7 @@ class _Sums:
         self.called: list[Called] = []
 
     def add(self, term: Any) -> None:
-        """A term."""
+        """Add a term."""
         match term:
             case Command(Schedule() as schedule):
                 self.commands.append(schedule)
@@ -534,7 +534,7 @@ class _Sums:
         return now
 
     def add_diagonal(self, stiffness: Any, damping: Any) -> None:
-        """Entries of K for the position and the velocity of every freedom."""
+        """Add entries of K for the position and the velocity of every freedom."""
         freedoms, column = np.arange(self.model.nv), limited_coordinates(self.model)
         for gain, columns in ((stiffness, column), (damping, self.model.nq + freedoms)):
             gain = np.broadcast_to(gain, (*np.shape(gain)[:-1], self.model.nv))
@@ -559,7 +559,7 @@ class _Sums:
 
 
 def _stacked(model: Model, numbers: Sequence[Any]) -> Array:
-    """Numbers of a part, (..., count, nv)."""
+    """The numbers of a part as one array, (..., count, nv)."""
     batch = broadcast("forces", *(np.shape(x)[:-1] for x in numbers))
     return np.stack([np.broadcast_to(x, (*batch, model.nv)) for x in numbers], axis=-2).astype(float)
 
@@ -572,7 +572,7 @@ def _collected(machine: Model | ModelBatch, terms: Sequence[Term]) -> Law:
     limits = {name: most(np.asarray(varied.get(name, getattr(model, name)))) for name in ("effort", "speed")}
     drives = [Part(name, (x,)) for name, x in limits.items() if (x < FAR).any()]
     parts, springs = [*sums.parts, *drives], tuple(np.moveaxis(sums.springs, -2, 0))
-    if sums.track is None and not drives:  # a drive without limits adds to springs
+    if sums.track is None and not drives:  # drives without limits are linear: springs are gains and commands, too
         sums.command = sums.command + springs[0]
         sums.add_diagonal(*springs[1:])
     else:
@@ -599,13 +599,13 @@ def _collected(machine: Model | ModelBatch, terms: Sequence[Term]) -> Law:
 
 
 def _joined(numbers: Sequence[Array]) -> Array:
-    """Numbers (..., k) one after the other."""
+    """Arrays (..., k), joined along the last axis."""
     batch = broadcast("forces and members", *(x.shape[:-1] for x in numbers))
     return np.concatenate([np.broadcast_to(x, (*batch, x.shape[-1])) for x in numbers], axis=-1)
 
 
 def _where(kind: str, numbers: Array) -> Array:
-    """The freedoms at which a part does something."""
+    """The freedoms at which a part has an effect."""
     idle = np.array([*KINDS[kind][1].values()])
     own = {"spring": (1, 2), "friction": (0,), "stops": (0, 1), "effort": (0,), "speed": (0,)}
     named = own.get(kind, range(len(idle)))
@@ -614,7 +614,7 @@ def _where(kind: str, numbers: Array) -> Array:
 
 
 def _curved_numbers(model: Model, springs: Sequence[CurvedSpring]) -> tuple[tuple[int, ...], list[Array]]:
-    """The bodies with springs at quaternions, and their numbers: the rest and the stiffness of each in turn."""
+    """The bodies with springs at quaternions, and their numbers: rest and stiffness, body by body."""
     bodies: list[int] = []
     numbers: list[Array] = []
     for spring in springs:

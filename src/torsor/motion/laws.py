@@ -1,10 +1,10 @@
-"""What acts at one freedom of a joint, over any scalar: springs, friction, stops, and a drive with its limits.
+"""Forces at one freedom of a joint, over any scalar: springs, friction, stops, and a drive with its limits.
 
-    tau = drive(u, x, v) + sum of what the joint does by itself (x, v)
+    tau = drive(u, x, v) + springs, friction, stops (x, v)
 
-x is the coordinate of the freedom, v its velocity and u the command to its drive. The same few functions are written
-out in the step of a rollout and are part of the compiled right-hand side of a simulation. They also give the slopes of
-the torque, which implicit methods need. All their numbers are data and may differ from trajectory to trajectory.
+x is the coordinate of the freedom, v its velocity and u the command to its drive. The step of a rollout and the
+compiled right-hand side of a simulation contain the same few functions. They also return the slopes of the torque,
+which implicit methods need. All their numbers are data and may differ between trajectories.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torsor.linalg import Scalar, maximum, sqrt
 Array = NDArray[Any]
 
 CREEP = 1e-3  # speeds over which dry friction is smoothed
-CUSHION = 1e-3  # the depth (rad or m) over which the damper of a stop sets in
+CUSHION = 1e-3  # the depth (rad or m) over which the damper of a stop reaches its full value
 DROOP = 0.05  # the last part of a drive's speed over which its torque falls to zero
 NOTHING = 1e-30  # x / (x + NOTHING) is 1 where x > 0 and 0 where x = 0
-FAR = 1e30  # in place of infinite limits: differences of it are numbers, in single precision, too
+FAR = 1e30  # replaces infinite limits: its differences are finite, also in single precision
 
 
 class Action(NamedTuple):
@@ -40,12 +40,12 @@ class Action(NamedTuple):
     excess: Scalar = 0.0
 
     def and_(self, other: Action) -> Action:
-        """Both together."""
+        """The sum of both actions."""
         return Action(*(a + b for a, b in zip(self, other)))
 
 
 def spring(x: Scalar, v: Scalar, pull: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
-    """pull - stiffness x - damping v"""
+    """pull - stiffness x - damping v."""
     return Action(pull - stiffness * x - damping * v, stiffness, damping)
 
 
@@ -53,7 +53,7 @@ def friction(x: Scalar, v: Scalar, size: Scalar, creep: Scalar) -> Action:
     """-size v / sqrt(v^2 + creep^2): dry friction, whose jump at rest is smoothed over speeds of `creep`.
 
     Its damping is the secant -tau / v, not the slope. A linearly implicit step then comes to rest under friction of any
-    size, where the slope, which is small while the joint slides, would let it overshoot.
+    size. The slope is small while the joint slides, and would let it overshoot.
     """
     square = v * v + creep * creep
     damping = size / sqrt(square)
@@ -63,14 +63,14 @@ def friction(x: Scalar, v: Scalar, size: Scalar, creep: Scalar) -> Action:
 def stops(x: Scalar, v: Scalar, lower: Scalar, upper: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
     """A spring and a damper while x is outside [lower, upper]; they never pull the joint back to its stop.
 
-    The damper sets in over a depth of `CUSHION`, so that the torque is continuous, and bounded by the spring's.
+    The damper rises over a depth of `CUSHION`, so that the torque is continuous.
     """
     up, down = _stop(lower - x, v, stiffness, damping), _stop(x - upper, -v, stiffness, damping)
     return Action(up.tau - down.tau, up.stiffness + down.stiffness, up.damping + down.damping)
 
 
 def _stop(depth: Scalar, away: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
-    """The push of a stop that the joint has passed by `depth` and from which it moves with `away`."""
+    """The push of a stop that the joint has passed by `depth`; `away` is its velocity away from the stop."""
     depth = maximum(depth, 0.0)
     damping = damping * -maximum(depth * (-1.0 / CUSHION), -1.0)
     push = maximum(depth * stiffness - away * damping, 0.0)
@@ -79,19 +79,19 @@ def _stop(depth: Scalar, away: Scalar, stiffness: Scalar, damping: Scalar) -> Ac
 
 
 def servo(u: Action, x: Scalar, v: Scalar, kp: Scalar, kd: Scalar) -> Action:
-    """u - kp x - kd v"""
+    """u - kp x - kd v."""
     return u.and_(spring(x, v, 0.0, kp, kd))
 
 
 def effort(u: Action, x: Scalar, v: Scalar, most: Scalar) -> Action:
-    """u, but not beyond -most ... most"""
+    """u, limited to [-most, most]."""
     tau = maximum(-maximum(-u.tau, -most), -most)
     free = 1.0 - _is_positive(maximum(u.tau - tau, tau - u.tau))
     return Action(tau, u.stiffness * free, u.damping * free)
 
 
 def speed(u: Action, x: Scalar, v: Scalar, most: Scalar) -> Action:
-    """u, but not beyond the speed of the drive: close to it, torque along the motion falls to zero; it may brake."""
+    """u, limited by the speed of the drive: near it, torque along the motion falls to zero; braking is not limited."""
     band = most * DROOP + NOTHING
     total = Action(0.0)
     for sign in (1.0, -1.0):
@@ -104,13 +104,13 @@ def speed(u: Action, x: Scalar, v: Scalar, most: Scalar) -> Action:
 
 
 def _is_positive(x: Scalar) -> Scalar:
-    """1 where x > 0, and 0 where x = 0; its slope is zero, as that of an absolute value is (`derivatives.FLAT`)."""
+    """1 where x > 0, and 0 where x = 0; its slope is zero, like that of an absolute value (`tape_derivatives.FLAT`)."""
     size: Any = abs(cast("Any", x))
     return size / (size + NOTHING)
 
 
-# What a joint does by itself, and what happens to the command of its drive, in this order; with the names of their
-# numbers, and the numbers with which they do nothing.
+# The passive forces of a joint, and the functions that act on the command of its drive, in this order; with the names
+# of their numbers, and the values for which they have no effect.
 OWN: dict[str, tuple[Callable[..., Action], dict[str, float]]] = {
     "spring": (spring, {"pull": 0.0, "stiffness": 0.0, "damping": 0.0}),
     "friction": (friction, {"size": 0.0, "creep": CREEP}),
@@ -125,7 +125,7 @@ KINDS = OWN | DRIVE
 
 
 def action(kinds: Sequence[str], u: Action, x: Scalar, v: Scalar, numbers: Iterator[Scalar]) -> Action:
-    """All parts at a freedom together."""
+    """The sum of all parts at a freedom."""
     total = None
     for kind in kinds:
         function, names = KINDS[kind]
@@ -139,7 +139,7 @@ def action(kinds: Sequence[str], u: Action, x: Scalar, v: Scalar, numbers: Itera
 
 
 def passing(kinds: Sequence[str], u: Scalar, x: Scalar, v: Scalar, numbers: Iterator[Scalar]) -> Scalar:
-    """How much of a change of the command passes the limits of the drive: all of it, 1, within them."""
+    """The share of a change of the command that passes the limits of the drive: 1 within them."""
     found = Action(u, 1.0)
     for kind in kinds:
         function, names = KINDS[kind]
@@ -150,7 +150,7 @@ def passing(kinds: Sequence[str], u: Scalar, x: Scalar, v: Scalar, numbers: Iter
 
 @cache
 def kernel(kinds: tuple[str, ...], slopes: bool, dtype: str = "float64") -> Any:
-    """A ufunc of x, v, u and all numbers of the parts: tau, or (tau, stiffness, damping); the lanes are freedoms."""
+    """A ufunc of x, v, u and all numbers of the parts: tau, or the entries of an `Action`; lanes are freedoms."""
     return compile_pointwise(*joint_law(kinds, slopes), dtype)
 
 
@@ -171,5 +171,5 @@ def finite(x: Array) -> Array:
 
 
 def most(x: Array) -> Array:
-    """Limits of drives for a kernel; 0 is no limit, because many programs write it for a limit they do not know."""
+    """Limits of drives for a kernel; 0 means no limit, because many programs write 0 for an unknown limit."""
     return np.where(x > 0, finite(x), FAR)

@@ -1,10 +1,10 @@
-"""From a step over any scalar to something that runs: one kernel, or pieces of code around the programs they ask for.
+"""Lower a step over any scalar: to one kernel, or to pieces of code with programs in between.
 
-`move(plant, q, v, h)` asks the plant for accelerations, for the torques of computed-torque control, and for what
-functions of the user give. For few freedoms all but the functions is written out, and the step is one kernel. Otherwise
-it is cut where it asks: a piece of code finds what a program is asked for, and the next piece reads what it found.
-Where every freedom acts by itself, pieces of a machine with one freedom serve all freedoms of all states: these are the
-lanes of its code.
+`move(plant, q, v, h)` requests accelerations, the torques of computed-torque control, and the results of the user's
+functions from the plant. For few freedoms everything except the functions is written out, and the step is one kernel.
+Otherwise it is cut at each request: one piece of code computes the arguments of a program, and the next piece reads the
+program's result. If every freedom acts separately, the pieces of a machine with one freedom serve all freedoms of all
+states, which are the lanes of its code.
 
 `time_loop.py` runs the result.
 """
@@ -46,24 +46,25 @@ Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 Move = Callable[[Plant, Scalars, Scalars, Scalar], Any]
 
-MOST_MOVED = 64  # freedoms of a machine with couplings, whose forward dynamics is straight-line code: 44 take 2 s
+MOST_MOVED = 64  # freedoms of a machine with couplings: its forward dynamics is straight-line code, 44 compile in 2 s
 MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, for its step to be straight-line code
-# Of a piece that is compiled. Rows of many numbers take long to compile: 1000 in and 800 out take 5 s.
+# The most of a compiled piece. Rows of many numbers take long to compile: 1000 in and 800 out take 5 s.
 MOST_OPERATIONS, MOST_NUMBERS = 15_000, 800
 STATE = ("q", "v", "tau", "gain", "h")  # the first inputs of a step
-WAVES = "external"  # the input that holds wrenches
-FOUND, OTHERS = 6, 3  # rows that functions give: torque, stiffness and damping of the drives, and from here of others
+WAVES = "external"  # the input with the wrenches
+# The results of functions are FOUND rows: torque, stiffness and damping of the drives, then from OTHERS on of the rest.
+FOUND, OTHERS = 6, 3
 
 
 class Step(NamedTuple):
     """A step to be lowered.
 
-    move, key   a function (plant, q, v, h), and what determines it
-    law         under which it moves
-    slots       at how many times it reads commands that change;  waves: wrenches that change
-    implicit    whether something is added to the pivots
-    moves       whether it moves the state; else it only reads what acts there
-    asks        whether it asks for other algorithms than the dynamics (`Plant.evaluate`)
+    move, key   a function (plant, q, v, h), and a key that identifies it
+    law         the law of the forces
+    slots       the number of times at which it reads changing commands;  waves: changing wrenches
+    implicit    whether numbers are added to the pivots
+    moves       whether it moves the state; otherwise it only evaluates forces there
+    asks        whether it requests algorithms other than the dynamics (`Plant.evaluate`)
     """
 
     move: Move
@@ -91,16 +92,16 @@ class Step(NamedTuple):
 
     @property
     def loads(self) -> dict[str, Array]:
-        """What acts on the bodies and never changes, as the step reads it."""
+        """The constant loads on the bodies, as the step reads them."""
         found = dict(self.law.loads or {})
         return found if self.waves == 1 else found | {WAVES: np.concatenate([found[WAVES]] * self.waves, axis=-2)}
 
     def taken_by(self, ask: Ask, numbers: Sequence[Array]) -> list[Array]:
-        """Those of the numbers of states that what is asked for takes."""
+        """The numbers of states that the requested algorithm takes."""
         return [self.read(name, x, ask.at) for name, x in zip(self.numbers, numbers) if name in ask.options]
 
     def read(self, name: str, x: Any, at: int) -> Any:
-        """The rows of an input that are read at the k-th time of the step: of wrenches that change, those then."""
+        """The rows of an input at time `at` of the step: only changing wrenches have rows for every time."""
         if name != WAVES or self.waves == 1:
             return x
         rows = slice(at * self.model.n, (at + 1) * self.model.n)
@@ -108,12 +109,12 @@ class Step(NamedTuple):
 
     @property
     def reads(self) -> tuple[Any, ...]:
-        """What its code depends on, beside the machine."""
+        """Everything that its code depends on, except the machine."""
         return self.key, self.law.key, self.slots, self.waves
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """What else a state has of its own: what acts on its bodies, and the numbers in which members differ."""
+        """The other inputs per state: loads on the bodies, and the numbers in which members differ."""
         return (*self.law.load_names, *self.differing)
 
     @property
@@ -179,11 +180,11 @@ class Step(NamedTuple):
         return torques
 
     def members_in(self, ask: Ask) -> Members | None:
-        """The members whose numbers what is asked for depends on."""
+        """The members, if the requested algorithm depends on their numbers."""
         return self.members if self._is_of_machine(ask) else None
 
     def parameters_in(self, ask: Ask, wrt: tuple[str, ...]) -> tuple[str, ...]:
-        """Those numbers of the machine that what is asked for depends on."""
+        """The names in `wrt`, if the requested algorithm depends on the machine's numbers."""
         return wrt if self._is_of_machine(ask) else ()
 
     def _is_of_machine(self, ask: Ask) -> bool:
@@ -191,7 +192,7 @@ class Step(NamedTuple):
 
     @property
     def one_freedom(self) -> Step:
-        """The same at one freedom, of a machine whose freedoms act each by themselves."""
+        """The same step for one freedom, for a machine whose freedoms act separately."""
         law, one = self.law, Model.chain("revolute", n=1, mass=1.0, inertia=(1.0, 1.0, 1.0))
         places = [(0, 0), (0, 1)] if len(law.gains) else []
         count = len(places) + sum(len(KINDS[kind][1]) for kind, _ in law.parts)
@@ -205,7 +206,7 @@ class Step(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What a piece asks for at a time of the step: the output of an algorithm of a model, or of the functions."""
+    """The request of a piece at a time of the step: the output of an algorithm for a model, or of the functions."""
 
     algorithm: Algorithm | None
     model: Model
@@ -219,9 +220,9 @@ class Ask(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a step: its code, its inputs, and what is asked for with its outputs; the last piece asks for nothing.
+    """A part of a step: its code, its inputs, and the request to which its outputs belong; the last piece has none.
 
-    parts   of its outputs: q, v, tau, ...
+    parts   the slices of the outputs: q, v, tau, ...
     """
 
     code: Code
@@ -231,9 +232,9 @@ class Piece(NamedTuple):
 
 
 def cut(step: Step, inverse: bool = True) -> list[Piece]:
-    """A step cut where it asks; without `inverse`, computed torques are written out.
+    """Cut a step at each request; without `inverse`, computed torques are written out.
 
-    Piece s may read what was found before, as inputs ("a<r>", i); its outputs are ("out", k).
+    A piece may read the answer to request r as inputs ("a<r>", i); its outputs are ("out", k).
     """
     tape, model, law = Tape(), step.model, step.law
     pieces: list[tuple[dict[Any, Any], Ask]] = []
@@ -276,7 +277,7 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
 
 
 def on_tape(algorithm: Algorithm, model: Model, *given: Scalars) -> Scalars:
-    """The output of an algorithm written out on the tape of its inputs, some of which may be plain numbers."""
+    """The output of an algorithm, written out on the tape of its inputs; some of them may be plain numbers."""
     code, values = unrolled(algorithm, model, algorithm.inputs), dict(zip(algorithm.inputs, given))
     tape = next(x.tape for part in given for x in part if isinstance(x, Expr))
 
@@ -285,7 +286,7 @@ def on_tape(algorithm: Algorithm, model: Model, *given: Scalars) -> Scalars:
 
 
 def compiled_piece(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str) -> Callable[..., Array]:
-    """A code as a function of rows: compiled if it is short, and otherwise column by column."""
+    """A code as a function of rows: compiled if it is short, otherwise evaluated on columns by NumPy."""
     numbers = len(code.outputs) + sum(map(prod, inputs.values()))
     if len(code.nodes) <= MOST_OPERATIONS and numbers <= MOST_NUMBERS:
         return pointwise.compile_code(code, inputs, dtype, "piece_of_a_step")
@@ -324,7 +325,7 @@ class Lowered:
     """A step as kernels, kept with the model or with the structure of a batch."""
 
     def __init__(self, step: Step, dtype: str = "float64", in_pieces: bool = False) -> None:
-        """`in_pieces`: also where the whole step could be written out."""
+        """`in_pieces`: even if the whole step could be written out."""
         self.step, self.dtype = step, dtype
         self.written_out = step.written_out and not in_pieces
         self.by_freedoms = step.by_freedoms
@@ -355,7 +356,7 @@ class Lowered:
         return self.programs[self.whole(ask)]
 
     def whole(self, ask: Ask) -> Ask:
-        """What is asked for all freedoms by a piece of one freedom."""
+        """The request for all freedoms that corresponds to the request of a piece for one freedom."""
         return ask._replace(model=self.step.model, options=self.step.options) if self.by_freedoms else ask
 
 
@@ -366,7 +367,10 @@ def lowered(step: Step, dtype: str = "float64") -> Lowered:
 
 
 def tangent_of(low: Lowered) -> Any:
-    """The kernel of the change of a step that is one piece of code along (dq, dv), its last two inputs."""
+    """The kernel of the directional derivative of a step along (dq, dv), its last two inputs.
+
+    The step must be one piece of code.
+    """
     inputs = low.step.inputs if low.written_out else low.pieces[-1][1].inputs
     inputs = {name: shape for name, shape in inputs.items() if name in STATE}
     code = pointwise.trace(low.step.whole, low.step.inputs) if low.written_out else low.pieces[-1][1].code

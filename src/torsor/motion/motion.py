@@ -1,6 +1,6 @@
 """The equations of motion of one state: accelerations from compiled forward dynamics under a law.
 
-M(q) a = tau(t, q, v) - bias(q, v),    tau the sum of all forces, those of the model's own joints included
+M(q) a = tau(t, q, v) - bias(q, v),    tau the sum of all forces, including those of the model's joints
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Array = NDArray[Any]
 Accelerate = Callable[[float, Array, Array, Array], Any]
 Solve = Callable[[Array, Array], Array]
 
-# The methods of `forward_dynamics` that a motion can be computed by.
+# The methods of `forward_dynamics` that a motion can use.
 DYNAMICS = ("auto", *METHODS["forward_dynamics"], *NOT_COMPILED)
 TORQUE, STIFFNESS, DAMPING = range(3)  # rows of `torques_and_slopes`
 
 
 def torques_and_slopes(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Scalar) -> list[list[Scalar]]:
-    """The torques, and how much each falls with the position and the velocity of its freedom: their slopes."""
+    """The torques and their slopes: how much each falls with the position and the velocity of its freedom."""
     actions, _ = plant.actions(q, v)
     return [[x.tau for x in actions], [x.stiffness for x in actions], [x.damping - x.excess for x in actions]]
 
@@ -57,21 +57,21 @@ def torques_under(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Sca
 
 
 class CompiledLaw:
-    """A law at states: what `torques_and_slopes` gives, (3, nv)."""
+    """`torques_and_slopes` of a law as compiled code: (3, nv) per state."""
 
     def __init__(self, law: Law) -> None:
         step = Step(torques_and_slopes, "torques and slopes", law, 1, implicit=True, moves=False)
         self.law, self.step = law, lowered(step)
         self.is_one_kernel = not self.step.programs and law.is_data and self.step.is_machine_code
         self._column = None if law.model.nq == law.model.nv else limited_coordinates(law.model)
-        # what kernels read, for all freedoms and as this one reads it; gains that change in time are written there
+        # the law's numbers, and their layout for the kernel; gains that change in time are written there
         self.values = law.values.copy()
         self.gain = self._laid(self.values)
         self.commands = self._constant if not (law.changes or law.schedule) else self._at
         self._h = np.ones(1)
 
     def _laid(self, gain: Array) -> Array:
-        """The numbers of the law as the kernel reads them."""
+        """The law's numbers in the layout of the kernel."""
         by_freedoms = self.step.by_freedoms
         return np.moveaxis(gains_by_freedom(self.law, gain, 1), 0, -1)[0] if by_freedoms else gain
 
@@ -79,7 +79,7 @@ class CompiledLaw:
         return self.law.constant.reshape(-1)
 
     def _at(self, t: float) -> Array:
-        """The commands at a time, for which the gains are set, too."""
+        """The commands at a time; the gains are set to that time, too."""
         if self.law.schedule is not None:
             self.values[:] = self.law.values_at(np.array([t]))[0]
             self.gain = self._laid(self.values)
@@ -125,7 +125,7 @@ class CompiledLaw:
         return run.once(np.concatenate([q, v], axis=1))
 
     def _given(self, u: Array, gain: Array) -> dict[str, Array]:
-        """The inputs of a step beside states and length."""
+        """The inputs of a step other than states and length."""
         return {"tau": u, "gain": gain, **dict(zip(self.law.load_names, self.loads(0.0)))}
 
 
@@ -151,19 +151,19 @@ class Motion:
 
     @staticmethod
     def place(x: Array) -> Array:
-        """Numbers of the host as an array where the states are: here, on the host."""
+        """Move an array from the host to the device of the states; here that is the host."""
         return x
 
     @staticmethod
     def fetch(x: Array) -> Array:
-        """A copy on the host of numbers that belong to states."""
+        """Copy an array from the device of the states to the host."""
         return x.copy()
 
     # ---- forces ----
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing acts at the joints but constant torques."""
+        """Whether constant torques are the only forces at the joints."""
         law = self.law
         return law.is_data and not (
             len(law.gains) or law.parts or law.curved or law.tracked or law.policy or law.changes
@@ -171,11 +171,11 @@ class Motion:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing acts at all."""
+        """Whether there are no forces."""
         return self.is_free and not self.law.load_names and not self.law.constant.any()
 
     def torque(self, t: float, q: Array, v: Array) -> Array:
-        """The torques at the joints; what acts on the bodies is not among them."""
+        """The torques at the joints, without the loads on the bodies."""
         return self.law.constant[0] if self.is_free else self.compiled_law(t, q, v)[TORQUE]
 
     def slopes(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
@@ -184,19 +184,19 @@ class Motion:
         return found[STIFFNESS], found[DAMPING]
 
     def torques(self, t: Array, q: Array, v: Array) -> Array:
-        """The sum of all forces of many states, (m, nv), as they are felt at the joints."""
+        """The sum of all forces at many states, as torques at the joints, (m, nv)."""
         return self.compiled_law.many(t, q, v)[:, TORQUE] + self._felt(t, q, v)
 
     def felt(self, t: float, q: Array, v: Array) -> Array:
-        """The sum of all forces at one state, (nv,), as they are felt at the joints."""
+        """The sum of all forces at one state, as torques at the joints, (nv,)."""
         return self.torque(t, q, v) + self.felt_loads(t, q, v)
 
     def felt_loads(self, t: float, q: Array, v: Array) -> Array:
-        """What acts on the bodies at one state, as it is felt at the joints."""
+        """The loads on the bodies at one state, as torques at the joints, (nv,)."""
         return np.reshape(self._felt(np.array([t]), q[None], v[None]), -1)
 
     def _felt(self, t: Array, q: Array, v: Array) -> Any:
-        """What acts on the bodies, as it is felt at the joints: minus the bias of the weightless machine at rest."""
+        """The loads on the bodies, as torques at the joints: minus the bias of the weightless machine at rest."""
         names = self.law.load_names
         if not names:
             return 0.0
@@ -205,9 +205,9 @@ class Motion:
         return -program(q, np.zeros_like(v), *map(np.array, rows))
 
     def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array:
-        """How `felt` changes along each row of dq, dv (k, nv), both along the directions of v.
+        """The directional derivatives of `felt` along the rows of dq, dv (k, nv); dq are displacements along v.
 
-        Exact for forces that are data; functions are differentiated by differences of fourth order.
+        Exact for forces that are data; functions are differentiated by fourth-order differences.
         """
         moved = self.coordinates.rate(np.broadcast_to(q, (len(dq), len(q))), dq)
         if (kernel := self._tangent) is None:
@@ -226,7 +226,7 @@ class Motion:
 
     @cached_property
     def _tangent(self) -> Any:
-        """The kernel of the change of the torques, if the law is one piece of code."""
+        """The kernel of the directional derivative of the torques, if the law is one piece of code."""
         return (
             tangent_of(lowered(Step(torques_under, "torques", self.law, moves=False)))
             if self.compiled_law.is_one_kernel
@@ -255,7 +255,7 @@ class Motion:
         return kp, kd
 
     def steps(self, step: Step, h: float, given: Mapping[str, Array], times: Sequence[float]) -> Any:
-        """Steps of a length from one state to the next; the others are arguments of `StepRun`."""
+        """A run of steps of length h; the other arguments are those of `StepRun`."""
         return StepRun(lowered(step), 1, np.array([h]), given, times, self.law.called)
 
     # ---- accelerations ----
@@ -264,7 +264,7 @@ class Motion:
     def program(self) -> Program | None:
         """The compiled forward dynamics, if its method is compiled for this model.
 
-        (q, v, tau, loads ...) by default; other methods take no loads.
+        Its arguments are (q, v, tau, loads ...) with dynamics "auto"; other methods take no loads.
         """
         names = self.law.load_names
         large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
@@ -293,7 +293,7 @@ class Motion:
         return dynamics.forward_dynamics(self.model, q, v, self.felt(t, q, v), method=self.dynamics)
 
     def implicit(self, t: float, q: Array, v: Array, tau: Array, added: Array) -> Array:
-        """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""
+        """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; for a long chain, by segments."""
         if (program := self._implicit_program) is not None:
             return program(q, v, tau, added, *(self.compiled_law.loads(t) if self.law.waves else self._constant_loads))
         if self.model.couplings:
@@ -301,12 +301,12 @@ class Motion:
         loads = self.law.loads_at(t)
         try:
             return dynamics.forward_dynamics(self.model, q, v, tau, external=loads.get("external"), added_inertia=added)
-        except TorsorError:  # numbers that are not finite: the method takes a shorter step
+        except TorsorError:  # arguments are not finite: the method takes a shorter step
             return np.full(self.model.nv, np.nan)
 
     @cached_property
     def _implicit_program(self) -> Program | None:
-        """The forward dynamics with something added to the pivots, if it is one program: long chains go by segments."""
+        """The forward dynamics with numbers added to the pivots, if it is one program; long chains use segments."""
         names, model = self.law.load_names, self.model
         if model.couplings or ("pulls" not in names and model.n >= SEGMENTS_FROM):
             return None
@@ -317,13 +317,13 @@ class Motion:
         return self.compiled_law.loads(0.0)
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
-        """(M(q) + diag(added))^-1 b, in one sweep, at any length: it takes as long as a forward dynamics by segments"""
+        """(M(q) + diag(added))^-1 b in one sweep, for any chain: as fast as a forward dynamics by segments."""
         if self.model.couplings:
             return self._projected(q, b, added)
         return self._solve_program(q, b, added)
 
     def _projected(self, q: Array, b: Array, added: Array) -> Array:
-        """G (G' (M + diag(added)) G)^-1 G' b: where joints follow others; numbers that are not finite give others."""
+        """G (G' (M + diag(added)) G)^-1 G' b, for machines with couplings; NaN if the matrix is singular."""
         M, G = compiled(self.model, dynamics.mass_matrix)(q), self._followed
         M.reshape(-1)[:: len(M) + 1] += added
         try:
@@ -333,7 +333,7 @@ class Motion:
 
     @cached_property
     def _followed(self) -> Array:
-        """G, with v = G (the velocities of the joints that follow none)."""
+        """G, with v = G (the velocities of the joints that follow no other)."""
         return self.model.coupling_matrix()
 
     @cached_property
@@ -346,18 +346,18 @@ class Motion:
 
     @cached_property
     def solve(self) -> Solve:
-        """(q, p) -> M(q)^-1 p"""
+        """(q, p) -> M(q)^-1 p."""
         return compiled(self.model, dynamics.mass_solve)
 
     @cached_property
     def momenta(self) -> Solve:
-        """(q, v) -> M(q) v, in one sweep: the torques that accelerate the weightless machine by v"""
+        """(q, v) -> M(q) v, in one sweep: the torques that accelerate the weightless machine at rest by v."""
         still = np.zeros(self.model.nv)
         program = compiled(self.model.weightless, dynamics.inverse_dynamics)
         return lambda q, v: program(q, still, v)
 
     def checked(self, t: float, q: Array, v: Array) -> Array:
-        """The accelerations at a state, which must be finite; no joint locks there."""
+        """The accelerations at a state; raises if they are not finite or a joint locks."""
         if isinstance(q, np.ndarray) and near_lock(self.model, q):
             refuse_singular_at(automatic_algorithm(self.model, dynamics.forward_dynamics), self.model, q)
         out = np.empty_like(v)
@@ -371,9 +371,9 @@ class Motion:
         return out
 
 
-# how what acts on the bodies is felt at the joints changes with q
+# the derivative with respect to q of the torques of loads on the bodies
 FELT = derivative(pulls.bias_forces, "jvp", ("q",))
-NUDGE = 1e-3  # of differences of fourth order, relative to the larger of 1 and |(q, v)|
+NUDGE = 1e-3  # the step of fourth-order differences, relative to the larger of 1 and |(q, v)|
 ADDED = ("added_inertia",)  # the option of the forward dynamics that implicit methods need
 
 

@@ -1,8 +1,8 @@
-"""A base that moves as given: a shaken table, a lift, a ship.
+"""A base with a given motion: a shaken table, a lift, a ship.
 
-In the frame of the base every body feels forces of inertia. At the joints they are the difference of two bias forces,
-of a base that moves and of one at rest (`ts.base_forces`), so every method of forward dynamics and every integrator
-serves.
+In the frame of the base, inertial forces act on every body. At the joints they are the difference of two bias forces,
+with a moving base and with a base at rest (`ts.base_forces`), so every method of forward dynamics and every integrator
+can be used.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from torsor.validate import function, real_array
 
 Array = NDArray[Any]
 BaseMotion = Callable[[float], tuple[ArrayLike, ArrayLike, ArrayLike]]
-ROUNDING = 1e-9  # by which a time may lie beyond a table, in parts of it
+ROUNDING = 1e-9  # how far a time may lie outside a table, relative to its length
 
 
 @dataclass(frozen=True)
 class MovingBase:
-    """A force: the base of the machine moves as `motion` says.
+    """A force: the base of the machine moves with the given `motion`.
 
     Parameters
     ----------
     motion : function
-        t -> (R, V_0, dV_0): the rotation (3, 3) of the base in space, its twist (angular, linear) (6,) and the
-        derivative of that by time, both in the axes of the base. The model's gravity is that in space.
+        t -> (R, V_0, dV_0): the rotation (3, 3) of the base in space, its twist (angular, linear) (6,) and the time
+        derivative of the twist, both in the axes of the base. The model's gravity is in the axes of space.
 
     Examples
     --------
@@ -54,18 +54,18 @@ class MovingBase:
 
     @classmethod
     def through(cls, t: ArrayLike, position: ArrayLike, rotation: ArrayLike | None = None) -> MovingBase:
-        """Move the base smoothly through a table, in space.
+        """Move the base smoothly through a table of positions and rotations in space.
 
-        The motion is known within the table only: a run that goes on beyond it is refused.
+        The motion is defined only within the table: a run beyond it raises an error.
 
         Parameters
         ----------
         t : (m,) array_like
             Times, in s.
         position : (m, 3) array_like
-            Where the base is, in m.
+            Positions of the base, in m.
         rotation : (m, 3) array_like, optional
-            How it is turned: rotation vectors, in rad. Default: not at all.
+            Rotation vectors of the base, in rad. Default: zero.
 
         Returns
         -------
@@ -75,7 +75,7 @@ class MovingBase:
         Raises
         ------
         ArgumentError
-            The shapes do not go together, or the times do not grow.
+            The shapes do not match, or the times do not increase.
         """
         t, position = real_array("t", t), real_array("position", position)
         turns = np.zeros_like(position) if rotation is None else real_array("rotation", rotation)
@@ -110,7 +110,7 @@ class MovingBase:
         Returns
         -------
         terms : sequence of Term
-            What it adds to the law of motion.
+            The terms of the law of motion.
         """
         g = model.gravity
 

@@ -1,7 +1,7 @@
-"""The plant: what a step sees of a machine under a law, over any scalar.
+"""The plant: a machine under a law as a step sees it, over any scalar.
 
-A step is a pure function of a plant, a state and a length (`steps.py`). What the scalars are decides what comes out:
-columns of numbers, the tape of a kernel, its adjoint, the text of a GPU kernel.
+A step is a pure function of a plant, a state and a length (`steps.py`). The type of the scalars decides what comes out:
+columns of numbers, the tape of a kernel, its adjoint, or the text of a GPU kernel.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torsor.motion.law import Law
 from torsor.motion.laws import DRIVE, Action, action, passing
 
 Scalars = Sequence[Scalar]
-# what a plant asks for: accelerations from (q, v, tau, added inertia or None) and a time of the step, torques from
-# (q, v, accelerations), and what functions give at (q, v) and a time: torque, stiffness and damping of the drives, then
-# of others
+# The requests of a plant: accelerations from (q, v, tau, added inertia or None) and a time of the step; torques from
+# (q, v, accelerations); and the results of functions at (q, v) and a time: torque, stiffness and damping of the drives,
+# then those of other forces.
 Accelerate = Callable[[Scalars, Scalars, Scalars, Scalars | None, int], Scalars]
 Inverse = Callable[[Model, Scalars, Scalars, Scalars], Scalars]
 Functions = Callable[[Scalars, Scalars, int], Sequence[Scalars]]
@@ -30,8 +30,8 @@ Evaluate = Callable[..., Scalars]  # (algorithm, model, *inputs) -> its output, 
 class Plant:
     """A machine under a law.
 
-    values     of the law;  commands: rows (rows * nv,) at the times of `steps.Method.times`, one after the other
-    accelerate, inverse, functions, evaluate    how what it asks for is found
+    values     the law's numbers;  commands: rows (rows * nv,) at `steps.Method.times`, one after the other
+    accelerate, inverse, functions, evaluate    the functions that answer its requests
     """
 
     def __init__(self, law: Law, values: Scalars, commands: Scalars, accelerate: Accelerate,
@@ -52,15 +52,14 @@ class Plant:
                 self.numbers[i] += own
         self.springs = [(body, Vec.of(values[rest]), Vec.of(values[k])) for body, rest, k in law.layout.curved]
 
-    # ---- what acts ----
+    # ---- forces ----
 
     def free(self, q: Scalars, v: Scalars, at: int = 0) -> Scalars:
-        """The accelerations under the law, with commands and wrenches at the k-th time of a step."""
+        """The accelerations under the law, with commands and wrenches at time `at` of the step."""
         return self.accelerate(q, v, [x.tau for x in self.actions(q, v, at)[0]], None, at)
 
     def actions(self, q: Scalars, v: Scalars, at: int = 0) -> tuple[list[Action], list[Action]]:
-        """The torque at every freedom with how much it falls with its own position and velocity; and the commands of
-        the drives before their limits."""
+        """The torque at every freedom with its slopes, and the commands of the drives before their limits."""
         column = limited_coordinates(self.model).tolist()
         called = self.functions(q, v, at) if self.functions else None
         drives = self._drives(q, v, at)
@@ -79,7 +78,7 @@ class Plant:
         return total, drives
 
     def _drives(self, q: Scalars, v: Scalars, at: int) -> list[Action]:
-        """The commands of the drives that are data."""
+        """The commands of the drives, without those of functions."""
         x, column, nq = [*q, *v], limited_coordinates(self.model).tolist(), self.model.nq
         rows = self.commands[at * self.law.rows :][: self.law.rows] or self.commands[: self.law.rows]
         commands = []
@@ -99,7 +98,7 @@ class Plant:
         return commands
 
     def tracked_gains(self, q: Scalars, v: Scalars, drives: Sequence[Action]) -> list[tuple[Scalar, Scalar]]:
-        """(kp, kd) of the computed torques at every freedom; zero while the limits of any drive cut a torque off."""
+        """(kp, kd) of the computed torques at every freedom; zero while the limits of any drive cut off its torque."""
         passed: Scalar = 1.0
         for x, rate, u, kinds, numbers in zip(q, v, drives, self.kinds, self.numbers):
             if any(kind in DRIVE for kind in kinds):
@@ -117,7 +116,7 @@ class Plant:
         return [x for own, _ in found for x in own], [x for _, own in found for x in own]
 
     def rate(self, q: Scalars, v: Scalars) -> list[Scalar]:
-        """dq/dt = N(q) v"""
+        """dq/dt = N(q) v."""
         return [x for code, *own in self._joints(q, v) for x in JOINTS[code].rate(*own)]
 
     def retracted(self, q: Scalars, y: Scalars) -> list[Scalar]:
@@ -129,7 +128,7 @@ class Plant:
         return [x for code, own in self._joints(q) for x in JOINTS[code].normalised(own)]
 
     def _joints(self, q: Scalars, *others: Scalars) -> Any:
-        """(code, its part of q, of v, ...) of every joint."""
+        """(code, part of q, part of v, ...) of every joint."""
         starts = self.model.q_start, *(self.model.v_start for _ in others)
         parts = ([Vec.of(x[i:j]) for i, j in pairwise(start.tolist())] for x, start in zip((q, *others), starts))
         return zip(self.model.joint, *parts)

@@ -1,4 +1,4 @@
-"""A bar that shows how far a run has come."""
+"""A progress bar for a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ rich = Later("rich.progress")
 
 @contextmanager
 def shown_progress(progress: Any, begin: float, until: float) -> Iterator[Callable[[float], None] | None]:
-    """How a run reports its time: by a bar if `progress` is True, by the caller's function, or not at all."""
+    """The function that reports the time of a run: a bar if `progress` is True, the caller's function, or None."""
     if progress is None or progress is False:
         yield None
     elif progress is not True:

@@ -1,12 +1,13 @@
-"""Quantities of a motion, by name: what runs keep, ensembles store, and `trajectory["pose.hand"]` gives.
+"""Quantities of a motion, by name: runs keep them, ensembles store them, and `trajectory["pose.hand"]` returns them.
 
     q  v  a  tau                       all entries
-    q.NAME  v.NAME  a.NAME  tau.NAME   those of one joint (by its body), or one entry of a joint that has several
+    q.NAME  v.NAME  a.NAME  tau.NAME   the entries of one joint (by its body), or one entry of a joint with several
     pose.NAME                          x, y, z and the quaternion w, x, y, z of a body or frame, in the base frame
-    position.NAME                      x, y, z alone
+    position.NAME                      only x, y, z
     kinetic_energy  potential_energy  elastic_energy  energy  power        as in `Trajectory`
 
-A new quantity of a whole machine is one function of a trajectory in `SCALARS`, and one of a frame in `OF_FRAMES`.
+A new quantity of a whole machine is one function of a trajectory in `SCALARS`; a new quantity of a frame is one entry
+of `OF_FRAMES`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _potential(rows: Trajectory) -> Array:
 
 
 def _elastic(rows: Trajectory) -> Array:
-    """sum stiffness e^2 / 2 of the springs in the model's joints, e their elongations."""
+    """sum stiffness e^2 / 2 over the springs in the model's joints, e their elongations."""
     model = machine_of(rows.machines)
     rest = model.integrate(model.neutral(), model.rest)
     total = np.zeros(rows.q.shape[:-1])
@@ -67,7 +68,7 @@ def _pose(poses: Array) -> Array:
     return np.concatenate([poses[..., :3, 3], matrix_to_quaternion(poses[..., :3, :3])], axis=-1)
 
 
-# of the pose (..., 4, 4) of a frame: the names of the columns, and their values
+# quantities of a frame: the names of the columns, and a function from poses (..., 4, 4) to their values
 OF_FRAMES: dict[str, tuple[tuple[str, ...], Callable[[Array], Array]]] = {
     "pose": (("x", "y", "z", "qw", "qx", "qy", "qz"), _pose),
     "position": (("x", "y", "z"), lambda poses: poses[..., :3, 3]),
@@ -82,7 +83,7 @@ class Quantity(NamedTuple):
 
 
 def quantity(model: Model, name: str) -> Quantity:
-    """The quantity of a name."""
+    """The quantity with this name."""
     kind, _, of = name.partition(".")
     if name in SCALARS:
         return Quantity([name], lambda rows: SCALARS[name](rows)[..., None])
@@ -101,7 +102,7 @@ def quantity(model: Model, name: str) -> Quantity:
 
 
 def _entries(model: Model, kind: str, of: str, labels: list[str]) -> list[int]:
-    """Where the entries of a joint, or the one entry of this label, are in q or v."""
+    """The indices in q or v of the entries of a joint, or of the one entry with this label."""
     if of in labels:
         return [labels.index(of)]
     body = model.frame(of).body
@@ -112,7 +113,7 @@ def _entries(model: Model, kind: str, of: str, labels: list[str]) -> list[int]:
 
 
 class Quantities:
-    """The columns that names ask for, and their values along rows."""
+    """The columns of some quantities, and their values along rows."""
 
     def __init__(self, model: Model, names: Collection[str]) -> None:
         if not isinstance(names, list | tuple | set) or not all(isinstance(name, str) for name in names):
@@ -127,7 +128,7 @@ class Quantities:
         self._values = [x.values for x in found]
 
     def __call__(self, rows: Trajectory) -> Array:
-        """(m, columns)"""
+        """The values, (m, columns)."""
         return np.hstack([np.empty((len(rows), 0)), *(value(rows) for value in self._values)])
 
 

@@ -7,18 +7,18 @@ The unknowns are the accelerations a_i of the stages, at the times t + c_i h:
 With K and D the stiffness and the damping of the forces at the joints and R = g D + g^2 K, g a part of h, they are
 written as G = 0,
 
-    G_i = a_i - (M + R)^-1 (tau - bias + R a_i)  at (Q_i, V_i):
+    G_i = a_i - (M + R)^-1 (tau - bias + R a_i)  at (Q_i, V_i).
 
-Where the motion is stiff, G is a balance of forces; elsewhere, one of accelerations. Either form alone converges slowly
-where it does not belong, because M changes within the step. Newton's method for G has the matrix
-(M + R)^-1 (M + h A C_v + (h A)^2 C_q), C as in `tangent.py`, at the beginning of the step. Along the eigenvectors of A
-it falls apart into systems with the matrices
+For stiff motion, G is a balance of forces; otherwise, a balance of accelerations. Each form converges slowly in the
+other case, because M changes within the step. Newton's method for G has the matrix
+(M + R)^-1 (M + h A C_v + (h A)^2 C_q), C as in `tangent.py`, at the beginning of the step. In the eigenvectors of A
+it decouples into systems with the matrices
 
     W_g = M + g C_v + g^2 C_q,      g = h / mu,     mu the eigenvalues of A^-1: one real, two conjugate complex.
 
-Small machines form them. For others, C is K and D at first: W_g^-1 = (M + g D + g^2 K)^-1 is a sweep with complex
-pivots (`algorithms/complex_pivots.py`). Where that is not enough, it is the preconditioner of GMRES. The three stages
-are computed side by side, for the price of one.
+For small machines these matrices are formed. For others, C is first replaced by K and D:
+W_g^-1 = (M + g D + g^2 K)^-1 is a sweep with complex pivots (`algorithms/complex_pivots.py`). If that converges too
+slowly, the sweep is the preconditioner of GMRES. The three stages are computed in lanes, at the cost of one.
 
 E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, 2nd ed., 1996, IV.8.
 """
@@ -43,17 +43,17 @@ from torsor.motion.tangent import LANES, Tangent, in_lanes
 
 SMALL = 30  # freedoms up to which matrices are formed; beyond, BLAS may start threads that take longer than the work
 ITERATIONS = 7  # of Newton's method per step
-QUICK, GOOD = 2, 1e-3  # iterations, or a rate of convergence, with which the matrices serve another step
+QUICK, GOOD = 2, 1e-3  # iterations, or a rate of convergence, up to which the matrices serve another step
 
 POWERS, _root = np.arange(1, 4), sqrt(6)
 NODES = np.array([(4 - _root) / 10, (4 + _root) / 10, 1])
 A = (NODES[:, None] ** POWERS / POWERS) @ np.linalg.inv(NODES[:, None] ** (POWERS - 1))  # collocation at the nodes
 _mu, _vectors = np.linalg.eig(np.linalg.inv(A))
-_pair = np.argsort(_mu.imag)[[1, 0]]  # the real one, and one of the two others
+_pair = np.argsort(_mu.imag)[[1, 0]]  # the real eigenvalue, and one of the two complex ones
 MU, BACK, FORTH = _mu[_pair], _vectors[:, _pair] * [1, 2], np.linalg.inv(_vectors)[_pair]
 # the polynomial through 0 and the stages: Z(theta) = sum_k theta^(k+1) sum_i DENSE_ki Z_i
 DENSE = np.linalg.inv(NODES[:, None] ** POWERS)
-# the error of an embedded method of order 3: (1/g - J)^-1 (f + sum_i ERROR_i Z_i / h), g the real one
+# the error of an embedded method of order 3: (1/g - J)^-1 (f + sum_i ERROR_i Z_i / h), for the real g
 ERROR = np.array([-13 - 7 * _root, -13 + 7 * _root, -1]) / 3
 
 
@@ -74,9 +74,9 @@ class RadauIIA(Implicit):
         return coupled_accelerations(self.motion.model, q, v, tau, added_inertia=added)
 
     def _forget(self) -> None:
-        """Leave behind what the last steps tell about the next one, but for its length."""
+        """Forget everything that the last steps tell about the next one, except its length."""
         self.newton: Collocation | Swept | None = None
-        self.exact = False  # whether K and D were not enough
+        self.exact = False  # whether C is needed, because K and D were not enough
         self.stages, self.h_old = np.tile(self.a, (3, 1)), 0.0
 
     @property
@@ -98,7 +98,7 @@ class RadauIIA(Implicit):
                 return np.inf
 
     def _settled(self, newton: Collocation | Swept, h: float) -> Array | None:
-        """The accelerations of the stages, or None if Newton's method does not settle."""
+        """The accelerations of the stages, or None if Newton's method does not converge."""
         y, nq, a = self.row[: self.nq + self.nv], self.nq, self._predicted(h)
         unit = self.scale(y, y).copy()
         of_q, last = unit[:nq], 0.0
@@ -124,7 +124,7 @@ class RadauIIA(Implicit):
         return None
 
     def _predicted(self, h: float) -> Array:
-        """The parabola through the accelerations of the last step's stages, continued."""
+        """A guess: the parabola through the accelerations of the last step's stages, extrapolated."""
         if not self.h_old:
             return self.stages
         return lagrange(NODES, 1 + h / self.h_old * NODES) @ self.stages
@@ -135,7 +135,7 @@ class RadauIIA(Implicit):
         V = self.v + h * (A @ a)
         if coordinates.flat:
             return self.q + h * (A @ V), V
-        # Newton's method settles Q as well, if it goes on from the last one
+        # starting from the last Q, Newton's iterations make Q converge, too
         Q, rounds = (np.broadcast_to(self.q, (3, self.nq)), 4) if self._Q is None else (self._Q, 2)
         for _ in range(rounds):
             Q = self.q + h * (A @ coordinates.rate(Q, V))
@@ -143,7 +143,7 @@ class RadauIIA(Implicit):
         return Q, V
 
     def _residual(self, h: float, a: Array, added: Array) -> Array:
-        """G, (3, nv)"""
+        """G, (3, nv)."""
         Q, V = self._place(h, a)
         self.evaluations += 3
         tau = self.motion.torques(np.minimum(self.t + h * NODES, self.before_jump(np.inf)), Q, V) + added * a
@@ -157,7 +157,7 @@ class RadauIIA(Implicit):
             return sqrt(np.einsum("i,i", error / unit, error / unit) / len(error))
 
         error = newton.filtered(self.rate(y, self.a) + tail)
-        if size(error) > 1 and self.rejected:  # the estimate is too large where the motion is stiff: once more
+        if size(error) > 1 and self.rejected:  # the estimate is too large for stiff motion: filter once more
             moved = y + error
             error = newton.filtered(self.rate(moved, self.acceleration(self.t, *np.split(moved, [self.nq]))) + tail)
         return size(error)
@@ -180,7 +180,7 @@ class RadauIIA(Implicit):
         return y[:, : self.nq], y[:, self.nq :]
 
     def memory(self) -> Memory:
-        self._forget()  # a resumed run does not have it, either
+        self._forget()  # a resumed run must continue with the same bits, and does not have this
         return super().memory() | {"h": np.array([self.h])}
 
     def recall(self, memory: Memory) -> None:
@@ -199,7 +199,7 @@ class _Systems:
         self.stiffness, self.damping = self.motion.slopes(stepper.t, self.q, self.v)
 
     def prepare(self, h: float) -> None:
-        """For steps of length h."""
+        """Prepare for steps of length h."""
         if h != self.h:
             self.h, self.g = h, h / MU
             g = self.g[:, None]
@@ -208,23 +208,23 @@ class _Systems:
             self.factor()
 
     def factor(self) -> None:
-        """What depends on g."""
+        """Compute what depends on g."""
         raise NotImplementedError
 
     def solve(self, b: Array) -> Array:
-        """W_g^-1 b, (2, nv)"""
+        """W_g^-1 b, (2, nv)."""
         raise NotImplementedError
 
     def corrected(self, G: Array) -> Array:
-        """W_g^-1 (M + R) G, (2, nv)"""
+        """W_g^-1 (M + R) G, (2, nv)."""
         raise NotImplementedError
 
     def unbalanced(self, dq: Array, dv: Array) -> Array:
-        """C(dq, dv), (nv,)"""
+        """C(dq, dv), (nv,)."""
         return self.tangent(dq[None], dv[None])[0]
 
     def filtered(self, r: Array) -> Array:
-        """x with (1/g - J) x = r, g the real one.
+        """x with (1/g - J) x = r, for the real g.
 
         x_v = g (r_v + z),    W_g z = -C(g r_q + g^2 r_v, g r_v),    x_q = g (r_q + N x_v)
         """
@@ -236,12 +236,12 @@ class _Systems:
         return np.concatenate([g * (r[:nq] + coordinates.rate(self.q, xv)), xv])
 
     def renew(self) -> bool:
-        """Become more exact, if that is possible."""
+        """Make the systems more exact; return False if that is not possible."""
         return False
 
 
 class Collocation(_Systems):
-    """By matrices, of machines with few freedoms."""
+    """The systems as matrices, for machines with few freedoms."""
 
     def __init__(self, stepper: RadauIIA) -> None:
         super().__init__(stepper)
@@ -259,7 +259,7 @@ class Collocation(_Systems):
         try:
             self.inverse = np.linalg.inv(W) if G is None else G @ np.linalg.inv(G.T @ W @ G) @ G.T
         except np.linalg.LinAlgError:
-            self.inverse = np.full(W.shape, np.nan)  # a shorter step
+            self.inverse = np.full(W.shape, np.nan)  # leads to a shorter step
         self.corrector = self.inverse @ (self.M + np.diag(self.added))
 
     def solve(self, b: Array) -> Array:
@@ -273,7 +273,7 @@ class Collocation(_Systems):
 
 
 class Swept(_Systems):
-    """By sweeps with the stiffness and the damping at the joints; if that is not enough, by GMRES with all of C."""
+    """The systems by sweeps with K and D; if that is not enough, by GMRES with C."""
 
     def __init__(self, stepper: RadauIIA) -> None:
         super().__init__(stepper)
@@ -290,7 +290,7 @@ class Swept(_Systems):
         return self._inside(G + self._swept((self.added - self.pivots) * G))
 
     def _inside(self, z: Array) -> Array:
-        """((M + R_g)^-1 W_g)^-1 z, R_g the pivots"""
+        """((M + R_g)^-1 W_g)^-1 z, R_g the pivots."""
         if not self.stepper.exact or not (self.spaces or z.any(axis=1).all()):
             return z
         self.reused = bool(self.spaces)
@@ -302,14 +302,14 @@ class Swept(_Systems):
         return super().unbalanced(dq, dv) if self.stepper.exact else self.stiffness * dq + self.damping * dv
 
     def _product(self, k: int, w: Array) -> Array:
-        """(M + R_g)^-1 W_g w = w + (M + R_g)^-1 (C(g^2 w, g w) - R_g w)"""
+        """(M + R_g)^-1 W_g w = w + (M + R_g)^-1 (C(g^2 w, g w) - R_g w)."""
         g, own = self.g[k], slice(k, k + 1)
         c = self.tangent(*(np.stack([(x * w).real, (x * w).imag]) for x in (g**2, g)))
         self.stepper.evaluations += 4
         return w + self._swept((c[0] + 1j * c[1] - self.pivots[k] * w)[None], own)[0]
 
     def _swept(self, b: Array, systems: slice = slice(None)) -> Array:
-        """(M + R_g)^-1 b"""
+        """(M + R_g)^-1 b."""
         added = self.pivots[systems]
         if self.program is None:
             G, W = reduced(self.motion.model, self.q, added)

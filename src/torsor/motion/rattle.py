@@ -1,9 +1,9 @@
 """The method "rattle": kick - drift - kick, with forces once per step and a drift solved by Newton in O(n).
 
 The drift is one variational step of the free machine (`algorithms/rattle.py`). Before and after it, forces change the
-momenta. The state is (q, p). Without dampers the method is symplectic and reversible, and it keeps the momenta that the
-machine keeps. Fixed points of other variational methods settle only while bodies turn little within a step; Newton's
-iteration settles in three or four rounds for trees of any size.
+momenta. The state is (q, p). Without dampers the method is symplectic and reversible, and it conserves the momenta that
+the machine conserves. The fixed-point iterations of other variational methods converge only while bodies turn little
+within a step; Newton's iteration converges in three or four rounds for trees of any size.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torsor.motion.motion import Motion, compiled
 from torsor.motion.stepper import Array, Memory, Settings
 from torsor.motion.structure import Symplectic
 
-# The norm of the last correction of all freedoms together. Newton's iteration squares it: only rounding is left.
+# The norm of the last correction over all freedoms. Newton's iteration squares it: only rounding is left.
 SETTLED = 1e-7
 ARRIVING = 2  # rounds for the velocity at the end of a step, on which forces may depend
-FURTHER = 20  # rounds, at most, for states that have not settled after the first ones
+FURTHER = 20  # the most rounds for states that have not converged after the first ones
 
 
 class Drifted(NamedTuple):
-    """States after a drift: coordinates, momenta, mean velocities (guesses for the next step), and which settled.
+    """States after a drift: coordinates, momenta, mean velocities (guesses for the next step), and which converged.
 
-    The numbers of a state that did not settle mean nothing.
+    The numbers of a state that has not converged are meaningless.
     """
 
     q: Array
@@ -41,10 +41,10 @@ class Drifted(NamedTuple):
 
 
 class Drift:
-    """The free motion of many states of a model over a step; every state is judged alone.
+    """The free motion of many states of a model over a step; convergence is checked per state.
 
-    near             guesses know the acceleration, so that fewer rounds of Newton are taken at first
-    rounds, drifts   how many rounds of Newton were taken, in how many drifts of one state
+    near             whether guesses include the acceleration, so that fewer rounds of Newton are taken at first
+    rounds, drifts   the number of rounds of Newton, and of drifts of one state
     """
 
     def __init__(self, model: Model, near: bool = False) -> None:
@@ -54,7 +54,7 @@ class Drift:
         self.rounds = self.drifts = 0
 
     def __call__(self, q: Array, p: Array, x: Array, h: Array | float) -> Drifted:
-        """Move states q (..., nq) with momenta p (..., nv) for h (...); x (..., nv) guesses their mean velocity."""
+        """Move states q (..., nq) with momenta p (..., nv) for h (...); x (..., nv) is a guess of the mean velocity."""
         steps = np.full_like(p, h) if isinstance(h, float) else _wide(h, p)
         found = self._begin(q, p, x, steps)
         settled = found.change < SETTLED**2
@@ -69,7 +69,7 @@ class Drift:
         return Drifted(q, p, x, rows.settled.reshape(settled.shape))
 
     def _finish(self, given: list[Array], rows: Drifted, finite: Array) -> None:
-        """More rounds for the rows that need them, in place."""
+        """Take more rounds for the rows that need them, in place."""
         further = looped(rattle.drift_further, self.model)
         for _ in range(FURTHER):
             left = np.flatnonzero(finite & ~rows.settled[:, 0])
@@ -108,7 +108,7 @@ class Rattle(Symplectic):
         self._gravity = compiled(model, dynamics.gravity_forces) if model.gravity.any() else None
 
     def _push(self, t: float) -> Array | float:
-        """All torques that depend on t and q alone."""
+        """All torques that depend only on t and q."""
         return self.pull(t) - (0.0 if self._gravity is None else self._gravity(self.q))
 
     def advance(self, h: float) -> None:
@@ -127,7 +127,7 @@ class Rattle(Symplectic):
         self.finish(t)
 
     def acceleration(self, t: float, q: Array, v: Array) -> Array:
-        """Without another call of the functions of t and q alone."""
+        """The acceleration, without calling the functions of t and q again."""
         if len(self.kicks) < len(self.motion.law.called) or self._kicked[0] != t:
             return super().acceleration(t, q, v)
         return self._accelerations(q, v, self.pull(t) + self._felt(t, q, v))
@@ -135,7 +135,7 @@ class Rattle(Symplectic):
     def _arrive_driven(self, t: float, h: float) -> None:
         """M v = p + (h/2) tau(v):  (M + (h/2) D) v <- p + (h/2) (tau(v) + D v).
 
-        The first round is exact if tau is linear with the slopes -D. If not, the second makes the order 2.
+        The first round is exact if tau is linear in v with the slopes -D. If not, the second round makes the order 2.
         """
         v = self.motion.solve(self.q, self.p)
         for _ in range(ARRIVING):

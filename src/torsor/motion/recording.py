@@ -4,12 +4,12 @@
     frame   = kind (4 bytes), length (8), blake2b of kind and length (8), blake2b of the payload (16), payload
     chunk   = JSON {"rows": [m, width], "memory": {name: shape, ...}} and a newline, then the numbers, float64
 
-A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator continues after them. A chunk whose memory
-names `LAST` holds only the last state of a run that keeps fewer rows; it counts as long as no chunk follows. A chunk
-without rows holds the state in which a run ended between two rows. A chunk is written with one call and synced to the
-disk, while the file is locked and only if it still ends where this run left it: of two runs that continue one file, the
-later one is refused. A frame cut off by a crash is shorter than its length field says, and is dropped. A complete frame
-that fails its checksum is damaged, and this is reported.
+A chunk contains rows (t, q, v, a, tau) and the memory from which the integrator continues after them. A chunk whose
+memory has the name `LAST` contains only the last state of a run that keeps fewer rows; it is valid until another chunk
+follows. A chunk without rows contains the state of a run that ended between two rows. A chunk is written with one call
+and synced to the disk. For this the file is locked, and it must still end where this run left it: if two runs continue
+one file, the later one raises an error. A frame cut off by a crash is shorter than its length field says, and is
+dropped. A complete frame that fails its checksum is damaged, and this is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEADER, CHUNK = b"HEAD", b"ROWS"
 LAST = "last"
 PREFIX = 4 + 8 + 8 + 16  # bytes of a frame before its payload
 NUMBER = np.dtype("<f8")
-MOST_NUMBERS = 2**31  # along an axis: more is damage
+MOST_NUMBERS = 2**31  # along an axis: more means damage
 
 
 class RecordingError(TorsorError):
@@ -49,7 +49,7 @@ class RecordingError(TorsorError):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows (m, width), and the integrator's memory after the last one."""
+    """Rows (m, width), and the integrator's memory after the last row."""
 
     rows: Array
     memory: Memory
@@ -57,7 +57,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Recording:
-    """The content of a file: its header, its complete chunks and, if it is damaged, where and how."""
+    """The content of a file: its header, its complete chunks and, if it is damaged, a description of the damage."""
 
     path: Path
     header: dict[str, Any]
@@ -74,7 +74,7 @@ class Recording:
 
 
 def read(path: str | Path) -> Recording:
-    """Everything up to the first damage, or up to the end of the file after a crash."""
+    """Read everything up to the first damage, or up to the last complete frame after a crash."""
     path = file_path("path", path)
     content = read_whole(path, RecordingError, magic=MAGIC, kind="torsor trajectory")
     header, chunks, end, damage = None, [], len(MAGIC), None
@@ -95,7 +95,7 @@ def read(path: str | Path) -> Recording:
 
 
 def sound(path: str | Path, damaged: bool) -> Recording:
-    """The content of a file, which must not be damaged unless that is allowed."""
+    """Read a file; raise an error if it is damaged, unless `damaged` allows it."""
     found = read(path)
     if found.damage and not damaged:
         raise RecordingError(
@@ -113,7 +113,7 @@ class Recorder:
 
     @classmethod
     def create(cls, path: str | Path, header: dict[str, Any], expected_bytes: int = 0) -> Recorder:
-        """A new file, after a check that it can be written and that the run will fit."""
+        """Create a file, after checking that it can be written and that the run will fit."""
         path = file_path("path", path)
         part, start = Path(f"{path}.part"), beginning(header)
         if path.exists():
@@ -132,7 +132,7 @@ class Recorder:
         recorder = cls(part, 0, 0)
         try:
             recorder._write(start)
-            recorder.path = part.rename(path)  # a file of this name always has its header
+            recorder.path = part.rename(path)  # so a file with the final name always has its header
         except (OSError, RecordingError) as error:
             part.unlink(missing_ok=True)
             raise RecordingError(f"{path}: cannot be written ({error})") from None
@@ -140,7 +140,7 @@ class Recorder:
 
     @classmethod
     def reopen(cls, recording: Recording) -> Recorder:
-        """Continue after the last complete chunk; a damaged rest is kept beside the file, as <name>.damaged."""
+        """Continue after the last complete chunk; a damaged rest is kept next to the file, as <name>.damaged."""
         if recording.damage is not None:
             rest = read_whole(recording.path, RecordingError, magic=MAGIC)[recording.end :]
             write_whole(f"{recording.path}.damaged", rest, RecordingError)
@@ -151,7 +151,7 @@ class Recorder:
         self._write(chunk(rows, memory))
 
     def _write(self, data: bytes) -> None:
-        """Write all of it to the disk, after the last complete chunk, or nothing."""
+        """Write all of the data to the disk, after the last complete chunk, or nothing."""
         try:
             with open(self.path, "r+b", buffering=0) as file, locked(file):
                 self._check_end(file)
@@ -162,7 +162,7 @@ class Recorder:
                     with suppress(OSError):
                         file.truncate(self._end)
                     raise
-                finally:  # also after an interrupt: this run may go on, and then writes the same again
+                finally:  # also after an interrupt: this run may continue, and then writes the same chunk again
                     self._size = os.fstat(file.fileno()).st_size
         except Locked:
             raise RecordingError(f"{self.path}: another run is writing to it; nothing was written") from None
@@ -173,7 +173,7 @@ class Recorder:
             ) from None
 
     def _check_end(self, file: IO[bytes]) -> None:
-        """Raise if another run has written to the file: what it wrote would be lost."""
+        """Raise if another run has written to the file: its chunks would be lost."""
         size = os.fstat(file.fileno()).st_size
         if size != self._size:
             raise RecordingError(
@@ -191,7 +191,7 @@ class Recorder:
 
 
 class _Damaged(Exception):
-    """A frame is not as it was written; the message says how."""
+    """A frame is damaged; the message says how."""
 
 
 def beginning(header: dict[str, Any]) -> bytes:
@@ -213,7 +213,7 @@ def _frame(kind: bytes, payload: bytes) -> bytes:
 
 
 def _frames(content: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-    """(kind, payload, where the next frame begins) of each whole frame."""
+    """(kind, payload, offset of the next frame) of each complete frame."""
     at = len(MAGIC)
     while at + PREFIX <= len(content):
         start, start_digest, digest = (

@@ -1,4 +1,4 @@
-"""Motions to follow: t -> (q, v, a), for joints whose velocities are the rates of their coordinates."""
+"""Motions to follow: t -> (q, v, a), for joints with dq/dt = v."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Reference = Callable[[float], tuple[Array, Array, Array]]
 
 
 class _Straight:
-    """From q0 to q1 along a straight line, at rest at both ends, and held there before and after.
+    """From q0 to q1 along a straight line, at rest at both ends, before and after.
 
-    A subclass says which share s(t) of the way has been made, with its derivatives.
+    A subclass defines the completed share s(t) of the way, with its derivatives.
     """
 
     q0: Any
@@ -48,7 +48,7 @@ class _Straight:
         return np.asarray(self.q0) + change * q, change * v, change * a
 
     def rows(self, t: Sequence[float]) -> tuple[Array, Array, Array]:
-        """Sample the motion at many times; the same bits as one by one.
+        """Sample the motion at many times, with the same bits as one by one.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class _Straight:
         return np.asarray(self.q0) + change * q, change * v, change * a
 
     def _shares(self, t: float) -> tuple[float, float, float]:
-        """Of the change: how much has been made, its velocity and its acceleration."""
+        """The completed share of the way, and its first two time derivatives."""
         raise NotImplementedError
 
 
@@ -79,8 +79,8 @@ class Cycloid(_Straight):
 
     $$ q(t) = q_0 + \frac{q_1 - q_0}{2 \pi} \left(\frac{2 \pi t}{T} - \sin \frac{2 \pi t}{T}\right) $$
 
-    This is Saha 2001, Eq. 18, in general form; the printed one holds for 0 -> pi only. The motion is held at its
-    ends before 0 and after T.
+    This is Saha 2001, Eq. 18, in general form; the printed one is only for 0 -> pi. Before 0 and after T the machine
+    rests at the ends.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Cycloid(_Straight):
     Raises
     ------
     ArgumentError
-        The ends do not go together, or T is not positive.
+        The shapes of q0 and q1 do not match, or T is not positive.
 
     Examples
     --------
@@ -132,7 +132,7 @@ class MinimumJerk(_Straight):
     Raises
     ------
     ArgumentError
-        The ends do not go together, or T is not positive.
+        The shapes of q0 and q1 do not match, or T is not positive.
 
     Examples
     --------
@@ -158,16 +158,16 @@ class MinimumJerk(_Straight):
 
 @dataclass(frozen=True)
 class Trapezoid(_Straight):
-    """Go from one configuration to another as fast as speeds and accelerations allow, all joints in step.
+    """Go from one configuration to another as fast as speeds and accelerations allow, with all joints synchronised.
 
-    The speed rises, stays and falls along straight lines. The joint that needs longest sets the time `T`.
+    The speed rises linearly, is constant, and falls linearly. The joint that needs longest sets the time `T`.
 
     Parameters
     ----------
     q0, q1 : (n,) array_like
         Where it begins and ends, in rad or m.
     speed, acceleration : float or (n,) array_like
-        The largest of every joint, in rad/s and rad/s^2, or m/s and m/s^2.
+        The limits per joint, in rad/s and rad/s^2, or m/s and m/s^2.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ class Trapezoid(_Straight):
     Raises
     ------
     ArgumentError
-        The arrays do not go together, or a speed or an acceleration is not positive.
+        The shapes do not match, or a speed or an acceleration is not positive.
 
     Examples
     --------
@@ -203,7 +203,7 @@ class Trapezoid(_Straight):
 
     @cached_property
     def _limits(self) -> tuple[float, float]:
-        """The largest rate of the share and the largest derivative of that."""
+        """The largest first and second time derivatives of the share."""
         change = np.abs(np.asarray(self.q1) - np.asarray(self.q0)).ravel()
         moving = change > 0
         if not moving.any():
@@ -234,7 +234,7 @@ class Trapezoid(_Straight):
 class Spline:
     """Go through configurations at given times along a cubic spline, at rest at both ends.
 
-    Velocities and accelerations are continuous. The motion is held at its ends before and after.
+    Velocities and accelerations are continuous. Before and after, the machine rests at the ends.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class Spline:
     Raises
     ------
     ArgumentError
-        The times do not increase, or do not go together with the configurations.
+        The times do not increase, or there is not one configuration per time.
 
     Examples
     --------
@@ -270,20 +270,20 @@ class Spline:
     @classmethod
     def through_poses(cls, model: Model, frame: str | int, t: ArrayLike, targets: ArrayLike,
                       q0: ArrayLike | None = None) -> Spline:  # fmt: skip
-        """Go through poses of a frame: inverse kinematics for one after the other, each from the one before.
+        """Go through poses of a frame, by inverse kinematics; each search starts from the solution before.
 
         Parameters
         ----------
         model : Model
             The machine.
         frame : str or int
-            The frame or body that is to go through the poses.
+            The frame or body that goes through the poses.
         t : (m,) array_like
             Increasing times in s.
         targets : (m, 4, 4) or (m, 3) array_like
-            Poses in the base frame, or positions with any orientation.
+            Poses in the base frame, or positions, which leave the orientation free.
         q0 : (nq,) array_like, optional
-            Where the search begins.
+            The configuration at which the first search starts.
 
         Returns
         -------

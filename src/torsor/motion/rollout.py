@@ -20,13 +20,13 @@ from torsor.motion.driver import CHUNK, Fixed, States, advance, checked_states, 
 from torsor.motion.stops import Stop, stops_of
 from torsor.motion.trajectory import Trajectory
 
-gpu_rollout = Later("torsor.motion.gpu_rollout")  # few have a GPU
+gpu_rollout = Later("torsor.motion.gpu_rollout")  # imported only if a GPU is used
 gradients = Later("torsor.motion.gradients")
 
 Array = NDArray[Any]
 
 RESET = ("reset_q", "reset_v")
-# keywords of torsor 0.1, and what they are called now
+# keywords of torsor 0.1, and their current names
 OLD = {
     "dt": "step=", "integrator": "method=", "tau": "forces=[ts.Constant(tau)]",
     "table": "forces=[ts.Table(t, tau, 'previous')]", "feedback": "forces=[...]",
@@ -39,7 +39,7 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, step: floa
             reset: tuple[Any, Any] | None = None, **old: Any) -> Trajectory:  # fmt: skip
     """Move many states by steps of fixed length, with the loop over time in machine code.
 
-    Damping, friction, springs and stops of the model act, too; commands of the drives keep to their effort and speed.
+    Damping, friction, springs and stops of the model act, too; commands of the drives are limited by effort and speed.
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU. A trajectory that
     diverges ends in inf or nan and does not affect the others.
 
@@ -48,13 +48,13 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, step: floa
     model : Model or ModelBatch
         The machine, or one per trajectory; batch axes broadcast with those of the states.
     q : (..., nq) array_like
-        Where the trajectories start.
+        Initial configurations.
     v : (..., nv) array_like
-        Their velocities, in rad/s and m/s.
+        Initial velocities, in rad/s and m/s.
     steps : int
-        How many steps.
+        The number of steps.
     step : float
-        Their length, in s.
+        The length of a step, in s.
     method : str, default "semi-implicit"
         "semi-implicit" (Euler, one evaluation per step), "implicit-euler" (one evaluation; stable for springs, dampers,
         stops and gains of any size) or "rk4" (four evaluations).
@@ -62,13 +62,13 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, step: floa
         As in `simulate`; numbers may have axes (..., nv), one value per trajectory. Functions are called with all
         states, once per stage.
     gravity : bool, default True
-        False switches it off.
+        Whether gravity acts.
     every : int, default 1
-        Keep the state after each so many steps: steps // every states per trajectory.
+        Keep every k-th state: steps // every states per trajectory.
     stop : Stop or sequence of Stop, optional
         A trajectory stops after the first step that leaves these bounds, and stays there.
     reset : pair of (..., nq) and (..., nv) array_like, optional
-        States (q, v) from which trajectories that stop go on instead.
+        States (q, v) from which stopped trajectories continue.
 
     Returns
     -------

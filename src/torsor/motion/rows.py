@@ -1,4 +1,4 @@
-"""The rows of a run: which are kept, taken step by step, and put together chunk by chunk, in memory or in a file."""
+"""The rows of a run: taken step by step, and collected chunk by chunk, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ MOST_BYTES = 2**25  # of the rows between two syncs
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What a run keeps.
+    """Options of the rows of a run.
 
-    dt       rows at t0, t0 + dt, ...; None: every step, or every `every`-th and the last
+    dt       rows at t0, t0 + dt, ...; None: every step, or every k-th step (k = `every`) and the last
     keep     names of quantities (see `quantities.py`), instead of whole rows
-    file     to which rows are written during the run, `chunk` rows at a time
+    file     the file to which rows are written during the run, `chunk` rows at a time
     dense    the continuous extension of every step; None: on, except for dop853
     """
 
@@ -58,27 +58,27 @@ class RowOptions:
 class Rows:
     """The rows of a run so far.
 
-    dense        the continuous extension of its steps, if that is kept
-    quantities   what is kept of every row, if that is not all
+    dense        the continuous extension of its steps, if it is kept
+    quantities   the quantities that are kept instead of whole rows, if any
     recorder     the file, if there is one
-    steps        how many steps were taken
-    marks        what files hold beside the memory of the integrator
+    steps        the number of steps so far
+    marks        arrays for the file in addition to the memory of the integrator
     """
 
     def __init__(self, options: RowOptions, motion: Motion, t0: float, dense: bool) -> None:
         self.options, self.motion, self.t0 = options, motion, t0
         self.quantities = None if options.keep is None else Quantities(motion.model, options.keep)
         self.dense = Dense(motion.coordinates_on_host, t0) if self.quantities is None else None
-        self.all_steps = dense and self.quantities is None  # else only those that end where forces jump
+        self.all_steps = dense and self.quantities is None  # otherwise only steps that end where forces jump
         self.recorder: Recorder | None = None
         self.steps = 0
         self.marks: Memory = {}
-        self._finished_steps = 0  # those before the last chunk
+        self._finished_steps = 0  # the number of steps up to the last chunk
         self._next = 0  # the next row is at t0 + next dt
         self._times: list[float] = []
         self._rows: list[Array] = []
         self._latest = -inf  # the time of the last row
-        self._chunks: list[Array] = []  # finished, of a run that is not recorded
+        self._chunks: list[Array] = []  # finished chunks of a run without a file
         width = motion.model.nq + 2 * motion.model.nv
         self._many = min(options.chunk, max(1, MOST_BYTES // (8 * width)))
 
@@ -88,11 +88,11 @@ class Rows:
 
     @property
     def extensions(self) -> Dense | None:
-        """What is kept of the steps, if anything is."""
+        """The continuous extensions, if any are kept."""
         return self.dense if self.all_steps or (self.dense is not None and self.dense.pieces) else None
 
     def expected_bytes(self, until: float | None, step: float | None) -> int:
-        """A lower bound on the bytes of the rows of a run, of steps of at most this length."""
+        """A lower bound on the bytes of the rows of a run with steps of at most this length."""
         spacing = self.options.dt or (step and step * self.options.every)
         if until is None or spacing is None or spacing == inf:
             return 0
@@ -100,10 +100,10 @@ class Rows:
         width = 1 + (model.nq + 3 * model.nv if self.columns is None else len(self.columns))
         return 8 * width * (ceil(rows) if rows < inf else sys.maxsize)
 
-    # ---- one step after the other ----
+    # ---- step by step ----
 
     def begin(self, stepper: Stepper) -> None:
-        """The first row."""
+        """Take the first row."""
         if isinstance(stepper, FixedStep):
             stepper.every_row = self.all_steps or self.options.dt is not None or self.options.every == 1
         self._times, self._rows, self._next = [], [], 1
@@ -112,7 +112,7 @@ class Rows:
     def collect(self, stepper: Stepper) -> None:
         """Take the rows of the last step, and finish a chunk when it is full."""
         all_rows = self.options.dt is None and self.options.every == 1
-        jumps = stepper.t == stepper.jump  # rows have the acceleration after a jump, the step that ends there another
+        jumps = stepper.t == stepper.jump  # the step that ends at a jump has the acceleration before it, rows after it
         if self.dense is not None and (jumps or (self.all_steps and not (all_rows and stepper.points is None))):
             self.dense.add(stepper)
         self.steps += 1
@@ -127,7 +127,7 @@ class Rows:
             self.flush(stepper)
 
     def end_within(self, stepper: Stepper, t: float) -> None:
-        """Take the rows of the last step up to t, where the run stops, and one there."""
+        """Take the rows of the last step up to t, where the run stops, and one row at t."""
         if self.dense is not None and self.all_steps:
             self.dense.add(stepper)
             self.dense.end(t)
@@ -142,7 +142,7 @@ class Rows:
         self._latest = t
 
     def _sample(self, stepper: Stepper, end: float) -> None:
-        """Rows at t0 + k dt by dense output."""
+        """Take rows at t0 + k dt by dense output."""
         dt, last = self.options.dt, self._last_sample(end)
         assert dt is not None
         check_memory(f"dt = {dt:g}", 8 * (last - self._next) * len(stepper.row))
@@ -154,14 +154,14 @@ class Rows:
         """The k of the last row t0 + k dt of a step to `end`."""
         dt = self.options.dt
         assert dt is not None
-        # a row that rounding puts just behind the end of its step still belongs to it
+        # a row that rounding puts just after the end of its step still belongs to that step
         rows = np.floor((end - self.t0) / dt * (1 + 4e-16) + 1e-9)
         if not abs(rows) < 2**53:
             raise ArgumentError(f"dt = {dt:g} is too short to tell its rows apart at t = {end:g}")
         return int(rows)
 
     def _interpolate(self, stepper: Stepper, times: Array) -> None:
-        """Rows at times within the last step."""
+        """Take rows at times within the last step."""
         q, v = stepper.between(times)
         for t, q_t, v_t in zip(times.tolist(), q, v):
             self._take(t, np.concatenate([q_t, v_t, self.motion.checked(t, q_t, v_t)]))
@@ -169,7 +169,7 @@ class Rows:
     # ---- chunks ----
 
     def flush(self, stepper: Stepper) -> None:
-        """Write, or keep, the rows taken since the last chunk, and the memory from which the integrator continues."""
+        """Write or keep the rows since the last chunk, and the memory from which the integrator continues."""
         if not self._rows:
             return
         chunk = self._finished(stepper, self._times, self._rows, {})
@@ -180,7 +180,7 @@ class Rows:
     def all(self, stepper: Stepper) -> Array:
         """All rows so far.
 
-        If rows are `every` steps apart, the last state is one more row until the run goes on.
+        If rows are `every` steps apart, the last state is one more row until the run continues.
         """
         self.flush(stepper)
         last = []
@@ -193,7 +193,7 @@ class Rows:
         return np.concatenate([*self._chunks, *last]) if self.recorder is None else read(self.recorder.path).rows
 
     def _finished(self, stepper: Stepper, times: list[float], rows: list[Array], own: Memory) -> Array:
-        """A chunk of rows t, q, v, a, tau, or t and the quantities that are kept; it is written, if there is a file."""
+        """A chunk of rows t, q, v, a, tau, or t and the quantities to keep; it is written if there is a file."""
         memory = stepper.memory() | {"next": np.array([self._next]), "steps": np.array([self.steps])}
         self._finished_steps = self.steps
         model, t = self.motion.model, np.array(times)
@@ -209,7 +209,7 @@ class Rows:
         return chunk
 
     def recall(self, t: float, last_row: float, memories: Sequence[Memory]) -> None:
-        """Continue, at the time t, the rows of a file, the last of which is at `last_row`."""
+        """Continue the rows of a file at the time t; its last row is at `last_row`."""
         self.steps = int(memories[-1]["steps"][0]) if "steps" in memories[-1] else 0
         if self.dense is not None:
             self.dense = Dense.restored(self.motion.coordinates_on_host, self.t0, memories)

@@ -14,17 +14,17 @@ from torsor.motion.stepper import Array, Control, Memory, Settings
 
 integrate = Later("scipy.integrate")
 
-# A motion is stiff after STIFF_STEPS suspicious steps with fewer than CALM_STEPS others between two of them; the first
-# one is looked for in every SELDOM-th step only.
+# A motion is stiff after STIFF_STEPS suspicious steps with fewer than CALM_STEPS others between two of them. Until the
+# first suspicious step, only every k-th step is checked, k = SELDOM.
 STIFF_STEPS, CALM_STEPS, SELDOM = 15, 6, 8
 
 
 class ExplicitPair(Staged):
-    """A pair of tableaus: for the new state, and for its difference from a less accurate one, the error estimate."""
+    """A pair of tableaus: for the new state, and for the error estimate, its difference from a less accurate state."""
 
-    A: Array  # (s, s), the last row the weights of the new state
-    E: Array  # (r, s), a row for each estimate of the error
-    # the stage that is at the new time, too, and the h |lambda| up to which the method is stable, lambda < 0
+    A: Array  # (s, s), the last row has the weights of the new state
+    E: Array  # (r, s), one row per estimate of the error
+    # the second stage at the new time, and the h |lambda| up to which the method is stable, for lambda < 0
     beside: ClassVar[int]
     stable: ClassVar[float]
 
@@ -44,7 +44,7 @@ class ExplicitPair(Staged):
         return self.suspect >= STIFF_STEPS
 
     def _watch(self, h: float) -> None:
-        """Count steps whose length only stability limits: two stages at the new time tell the largest eigenvalue.
+        """Count steps limited only by stability: two stages at the new time estimate the largest eigenvalue.
 
         E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, 2nd ed., 1996, IV.2.
         """
@@ -102,7 +102,7 @@ class Fehlberg45(ExplicitPair):
 
 
 class DormandPrince(ExplicitPair):
-    """Dormand & Prince 5(4): SciPy's RK45, with the same step control, in a leaner loop.
+    """Dormand & Prince 5(4): SciPy's RK45 with the same step control, in a faster loop.
 
     J. R. Dormand, P. J. Prince, A family of embedded Runge-Kutta formulae, J. Comput. Appl. Math. 6, 1980.
     """
@@ -135,12 +135,12 @@ class DormandPrince853(ExplicitPair):
         super().__init__(motion, t, q, v, settings)
 
     def _norm(self, squares: list[float]) -> float:
-        """The estimate of order 5, reduced where it is much smaller than that of order 3."""
+        """The estimate of order 5, reduced if it is much smaller than the estimate of order 3."""
         fifth, third = squares
         return fifth / sqrt((fifth + 0.01 * third) * (self.nq + self.nv)) if fifth else 0.0
 
     def between(self, t: Array) -> tuple[Array, Array]:
-        """Dense output by the polynomial of order 7 (Hairer & al., II.6)."""
+        """Dense output by the polynomial of order 7 (Hairer et al., II.6)."""
         m, h = self.nq + self.nv, self.t - self.t_old
         y0, y1, place = self.row_old[:m], self.row[:m], self.motion.place
         K = self._all_stages(y0, h)

@@ -1,10 +1,10 @@
-"""Sensitivities: how a motion changes with its start, the torques and the model.
+"""Sensitivities: the derivatives of a motion with respect to its initial state, the torques and the model.
 
 With a = forward_dynamics(q, v, tau(t, q, v)), the tangents of a motion obey the variational equations
 
     d(dq)/dt = d(N(q) v),    d(dv)/dt = da,
 
-which are integrated together with the motion.  da is the jvp of forward dynamics.
+which are integrated together with the motion. da is the jvp of forward dynamics.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from torsor.validate import chosen, number, real_array, shown
 integrate = Later("scipy.integrate")
 
 Array = NDArray[Any]
-# How the torques of wrenches and of pulls change with the placements, which are their arms.
+# The derivative of the torques of wrenches and pulls with respect to placements, which are their lever arms.
 MOVED = derivative(pulls.bias_forces, "jvp", ("placement",))
-# A motion that gets no further than this part of its time in so many evaluations would take 1e9 of them, or for ever.
+# At less than LEAST_PROGRESS of the time span in EVALUATIONS evaluations, a motion would take 1e9 of them, or forever.
 LEAST_PROGRESS, EVALUATIONS = 1e-5, 12_000
 
 
@@ -76,31 +76,31 @@ class Sensitivities(NamedTuple):
 def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: ArrayLike, *,
                   forces: Any = (), rtol: float = 1e-9, atol: float = 1e-12,
                   **tangents: ArrayLike) -> Sensitivities:  # fmt: skip
-    """Integrate a motion with its changes along tangents of the start, the torques and the model.
+    """Integrate a motion and its derivatives along tangents of the initial state, the torques and the model.
 
     The joints' own springs, dampers, friction, stops and limits of drives act, too. The method is DOP853 (Hairer,
-    Norsett & Wanner 1993) from SciPy, with error control of the changes.
+    Norsett & Wanner 1993) from SciPy; its error control includes the derivatives.
 
     Parameters
     ----------
     model : Model
         The machine.
     q0 : (nq,) array_like, optional
-        Where it starts.
+        Initial configuration.
     v0 : (nv,) array_like, optional
-        Its velocities there.
+        Initial velocities.
     t : (m,) array_like
         Increasing times, in s; the motion starts at t[0].
     forces : force or sequence of forces, optional
-        As in `simulate`; those that are functions are differentiated by differences.
+        As in `simulate`; functions are differentiated by finite differences.
     rtol, atol : float, default 1e-9, 1e-12
         Tolerances.
     dq, dv, dtau : (..., nv) array_like, optional
-        Tangents: changes of q0 (along the directions of v), of v0, and of constant torques.
+        Tangents: displacements of q0 along v, changes of v0, and constant torques.
     dinertia : (..., n, 10) array_like, optional
         Changes of the inertial parameters; likewise dplacement (..., n, 6) and dgravity (..., 3).
     **tangents : (..., n) array_like
-        These; their leading axes broadcast, each is a direction.
+        These tangents; their leading axes broadcast, with one direction per entry.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: A
 
 
 def _tangents(model: Model, tangents: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """All tangents with one leading axis of directions; q, v and tau are always among them."""
+    """All tangents with the same leading axes; dq, dv and dtau are always included."""
     names = ("dq", "dv", "dtau", *(f"d{name}" for name in PARAMETERS))
     given = {}
     for name, x in tangents.items():
@@ -146,7 +146,7 @@ def _tangents(model: Model, tangents: Mapping[str, ArrayLike]) -> dict[str, Arra
 
 
 class _Flow:
-    """A motion and its changes as one system of differential equations."""
+    """A motion and its derivatives as one system of differential equations."""
 
     def __init__(self, model: Model, forces: Any, tangents: Mapping[str, Array]) -> None:
         self.model, self.motion = model, Motion(model, forces)
@@ -183,7 +183,7 @@ class _Flow:
         return q, v, Q.reshape(k, nq), V.reshape(k, nv)
 
     def rate(self, t: float, y: Array) -> Array:
-        """d(q, v, dq, dv)/dt, dq being a change of the coordinates themselves."""
+        """d(q, v, dq, dv)/dt; here dq is a change of the coordinates themselves."""
         q, v, Q, V = self._parts(y)
         along = self.coordinates.velocity(np.broadcast_to(q, Q.shape), Q)
         tau, dtau = self.motion.felt(t, q, v), self.motion.changes(t, q, v, along, V)
@@ -194,7 +194,7 @@ class _Flow:
         return result
 
     def _check(self, t: float, q: Array, rate: Array) -> None:
-        """Raise where the motion cannot go on: SciPy takes ever shorter steps there, without an end."""
+        """Raise if the motion cannot continue: SciPy would take ever shorter steps, without end."""
         why = self._obstacle(t, q, rate)
         if why:
             raise SingularError(f"the motion cannot be followed beyond t = {t:g}: {why}")
@@ -214,7 +214,7 @@ class _Flow:
         return "" if t > before + self.least else "steps become ever shorter; M is nearly singular, or forces are stiff"
 
     def _moved(self, t: float, q: Array, v: Array) -> Array:
-        """How the torques of wrenches and pulls change because placements do."""
+        """The change of the torques of wrenches and pulls along changes of placements."""
         names = self.motion.law.load_names
         if not names or "dplacement" not in self.tangents:
             return np.zeros(self.model.nv)

@@ -36,29 +36,29 @@ from torsor.motion.stiffness import Watchman
 from torsor.motion.trajectory import Trajectory, header
 from torsor.validate import check_memory, chosen, flag, number, parameter, real_array, shown
 
-# few have a GPU
+# imported only if a GPU is used
 gpu, device = Later("torsor.backends.gpu"), Later("torsor.motion.device")
 
 Array = NDArray[Any]
 Progress = Callable[[float], None]
 
-# the options of a Simulation that its file holds; LATER: files of older versions do not
+# the options of a Simulation in the header of its file; LATER: options that files of older versions lack
 OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "dynamics")
 LATER = ("every", "keep", "dense")
-FORCE_OPTIONS = "force_options"  # in its file, too: what the forces are made of
-SWITCHED = "switched"  # in the memory of a chunk: whether method="auto" has changed to its second method
+FORCE_OPTIONS = "force_options"  # also in the header: the parameters of the forces
+SWITCHED = "switched"  # in the memory of a chunk: whether method="auto" has switched to its second method
 SHORTEST = 1e-18  # the shortest step, relative to the rest of its run
-MOST_STEPS = 1e12  # of a run: two months of the quickest steps
+MOST_STEPS = 1e12  # of a run: two months of the fastest steps
 PATIENCE = 64  # steps between two reports of progress
 RENAMED = {"record": "file"}  # keywords of torsor 0.1
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What acts on a model.
+    """The forces on a model.
 
     forces     one or several (see `forces.py`); without forces: free fall
-    gravity    False switches it off
+    gravity    whether gravity acts
     armature   rotor inertias added to the diagonal of M
     dynamics   the method of `forward_dynamics` that computes accelerations
     """
@@ -69,7 +69,7 @@ class Problem:
     dynamics: str = "auto"
 
     def on(self, model: Model) -> Model:
-        """The model without gravity, or with larger rotors, if that was asked for."""
+        """The model, without gravity or with larger rotors if these options say so."""
         if not flag("gravity", self.gravity):
             model = model.weightless
         added = parameter("armature", self.armature, model.nv)
@@ -79,26 +79,26 @@ class Problem:
 
 
 class Simulation:
-    """Compute a motion step by step: run, look, go on, record and resume.
+    """Compute a motion step by step: run, inspect, continue, record and resume.
 
-    `simulate` is the short form. With a state on a GPU, the state stays there; the result is on the host.
+    `simulate` is the short form. A state on a GPU stays there; the result is on the host.
 
     Parameters
     ----------
     model : Model
         The machine.
     q0 : (nq,) array_like or str, optional
-        Where it starts, or the name of a keyframe. Default: the neutral configuration, or the closest one within the
-        limits.
+        Initial configuration, or the name of a keyframe. Default: the neutral configuration, or the closest one within
+        the limits.
     v0 : (nv,) array_like, optional
-        Default: at rest.
+        Initial velocities. Default: at rest.
     **options : object
-        The keywords of `simulate`, but `stop` and `progress`, which `run` takes.
+        The keywords of `simulate`, except `stop` and `progress`, which `run` takes.
 
     Raises
     ------
     ArgumentError
-        A shape does not fit, or options do not go together.
+        A shape does not fit, or options contradict each other.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class Simulation:
         self.method, stepper, dynamics = method, method_named(method), problem.dynamics
         self.on_gpu = gpu_array(q0) or gpu_array(v0)
         q, v = start_of(self.model, *map(_on_host, (q0, v0)))
-        given = q.copy()  # a file holds these: a quaternion that is normalised twice may differ in its last bit
+        given = q.copy()  # for the file: a quaternion that is normalised twice may differ in its last bit
         self.motion = self._motion(dynamics, q, v)
         if dynamics != "auto" and (not stepper.adaptive or issubclass(stepper, Dirk)):
             raise ArgumentError(f"method {method!r} has sweeps of its own: leave dynamics at 'auto', not {dynamics!r}")
@@ -137,7 +137,7 @@ class Simulation:
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
 
     def _description(self, q: Array, v: Array) -> dict[str, Any]:
-        """The options, as JSON values: with them, and with the model and the forces, a file can be resumed."""
+        """The options as JSON values. With them, the model and the forces, a file can be resumed."""
         kept = self.rows.quantities
         return {
             "method": self.method, **_plain(self.settings), "dt": self.options.dt, "t0": self.t0,
@@ -148,7 +148,7 @@ class Simulation:
         }  # fmt: skip
 
     def _motion(self, dynamics: str, q: Array, v: Array) -> Motion:
-        """The equations of motion, where the state is; the forces are called once, to see what they give."""
+        """The equations of motion, on the device of the state; the forces are called once, to check their results."""
         if not self.on_gpu:
             motion = Motion(self.model, self.forces, dynamics)
             motion.torque(self.t0, q, v)
@@ -188,7 +188,7 @@ class Simulation:
         Parameters
         ----------
         until : float, default infinite
-            The step does not go beyond this time, in s.
+            The step ends at this time at the latest, in s.
 
         Returns
         -------
@@ -204,7 +204,7 @@ class Simulation:
         return self.stepper.t
 
     def _step(self, until: float) -> None:
-        """One step, which must make progress: a run of steps negligible next to t, or to the rest, would never end."""
+        """Take one step; raise if it is negligible relative to t or to the rest of the run, which would never end."""
         self._meet_stiffness(until)
         before, end, jumps = self.t, until, False
         if self.stepper.adaptive and len(knots := self.motion.law.knots):
@@ -217,7 +217,7 @@ class Simulation:
             raise no_step(before, self.watchman.blamed(self.stepper))
 
     def _meet_stiffness(self, until: float) -> None:
-        """Change to an implicit method, if the method is ours to choose; else say that it would help."""
+        """If the motion is stiff, switch to an implicit method for method="auto", otherwise warn that it would help."""
         if (found := self.watchman.look(self.stepper, until)) is None:
             return
         if self.method == "auto" and self.motion.dynamics == "auto" and type(self.stepper) is METHODS[AUTOMATIC[0]]:
@@ -233,7 +233,7 @@ class Simulation:
         self._go_on(METHODS[AUTOMATIC[1]], self.t, self.q, self.v)
 
     def _go_on(self, method: type[Stepper], t: float, q: Array, v: Array) -> None:
-        """Go on from a state by this method."""
+        """Continue from a state with this method."""
         evaluations = self.stepper.evaluations
         self.stepper = method(self.motion, t, q, v, self.settings)
         self.stepper.evaluations += evaluations
@@ -241,19 +241,19 @@ class Simulation:
     def run(self, until: float, *, stop: Any = None, progress: Progress | bool | None = None) -> Trajectory:
         """Continue to a time, or to the first event.
 
-        An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be resumed. An
-        error of torsor has the rows so far as `error.partial`.
+        After an interruption (Ctrl-C, an error in a force), a recorded run can be resumed from its last chunk. An error
+        of torsor has the rows so far as `error.partial`.
 
         Parameters
         ----------
         until : float
             The time, in s.
         stop : callable, Stop or sequence of these, optional
-            A function of t, q, v, whose zero ends the run, or a `Stop`: the first of them ends it. It is looked for
-            within every step, between `events.POINTS` points of its dense output, and where values at these points come
-            close to zero and turn. What comes and goes between two of them is missed.
+            A function of t, q, v whose first zero ends the run, or `Stop` conditions, the first of which ends it.
+            Every step is searched, between `events.POINTS` points of its dense output and at turning points close to
+            zero. An event that begins and ends between two points may be missed.
         progress : bool or callable, optional
-            True shows a bar; a function of t is called now and then.
+            True shows a bar; a function of t is called from time to time.
 
         Returns
         -------
@@ -263,7 +263,7 @@ class Simulation:
         Raises
         ------
         ArgumentError
-            The time lies before the one reached, or the run would never end.
+            The time lies before the current one, or the run would never end.
         """
         until = number("until", until)
         if not until > self.t - 1e-12:
@@ -285,7 +285,7 @@ class Simulation:
         return self._finish()
 
     def _check_work(self, until: float) -> None:
-        """Raise if the run would not end, or its rows would not fit into memory."""
+        """Raise if the run would never end, or its rows would not fit into memory."""
         longest = self._longest
         assert longest is not None
         if (until - self.t) / longest > MOST_STEPS:
@@ -301,7 +301,7 @@ class Simulation:
     def _advance(self, until: float, event: Event | None, progress: Progress | None) -> None:
         steps, value = 0, None if event is None or self._at_event else event(self.t, self.stepper.q, self.stepper.v)
         self._at_event = False
-        if value is not None and value > 0 and getattr(event, "bounds", False):  # it starts out of its bounds
+        if value is not None and value > 0 and getattr(event, "bounds", False):  # the run starts out of bounds
             self._at_event = True
             return
         while self.t < until:
@@ -317,7 +317,7 @@ class Simulation:
                 progress(self.t)
 
     def _halt(self, t: float) -> None:
-        """End at the time t within the last step: return there, so that a later run continues from the event."""
+        """End at the time t within the last step: go back to t, so that a later run continues from the event."""
         self.rows.end_within(self.stepper, t)
         q, v = (x[0] for x in self.stepper.between(np.array([t])))
         self._go_on(type(self.stepper), t, q, v)
@@ -354,11 +354,11 @@ class Simulation:
         Parameters
         ----------
         path : str or Path
-            The file to which the run was recorded; what follows is added to it.
+            The file of the recorded run; new rows are appended to it.
         model : Model, optional
-            To check that it is the recorded one.
+            Checked against the recorded model.
         forces : force or sequence of forces, optional
-            The same as before: forces are code and are not in the file.
+            The same forces as before: forces are code and are not in the file.
 
         Returns
         -------
@@ -368,7 +368,7 @@ class Simulation:
         Raises
         ------
         RecordingError
-            The file is damaged, or of another model or other forces.
+            The file is damaged, or belongs to another model or other forces.
         """
         found = read(path)
         recorded = toml.read(found.header["model"], str(path))
@@ -400,7 +400,7 @@ class Simulation:
         return simulation
 
     def _check_forces(self, path: str | Path, recorded: Any) -> None:
-        """Raise unless the forces are made of the recorded numbers; files of older versions do not hold all of them."""
+        """Raise unless the forces have the recorded numbers; files of older versions do not contain all of them."""
         default = {"model": self.model.key, "rest": self.model.neutral().tolist()}
         for force, before in zip(self.about[FORCE_OPTIONS], recorded if isinstance(recorded, list) else ()):
             for key in (key for key in force if isinstance(before, dict) and key in before):
@@ -409,7 +409,7 @@ class Simulation:
                     raise ArgumentError(f"{path} was recorded with another {key} of {force['name']} than is given now")
 
     def _recall(self, found: Recording) -> None:
-        """Load the state of a recorded run; it starts from the beginning if it holds no rows yet."""
+        """Load the state of a recorded run; without recorded rows, the run starts from the beginning."""
         self._begin()
         if not found.chunks:
             return
@@ -434,36 +434,36 @@ def simulate(
     model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
     stop: Any = None, progress: Progress | bool | None = None, **options: Any,
 ) -> Trajectory:  # fmt: skip
-    """Move a machine from a state for some seconds.
+    """Simulate the motion of a machine from an initial state.
 
     Parameters
     ----------
     model : Model
         The machine.
     q0 : (nq,) array_like or str, optional
-        Where it starts, or the name of a keyframe. Default: the neutral configuration, or the closest one within the
-        limits.
+        Initial configuration, or the name of a keyframe. Default: the neutral configuration, or the closest one within
+        the limits.
     v0 : (nv,) array_like, optional
-        Default: at rest.
+        Initial velocities. Default: at rest.
     duration : float, default 10.0
-        In s.
+        Duration of the motion, in s.
     stop : callable, Stop, or sequence of these, optional
-        The motion ends at the first zero of stop(t, q, v), or where a `Stop` says so.
+        The motion ends at the first zero of stop(t, q, v), or when it meets a `Stop` condition.
     progress : bool or callable, optional
-        True shows a bar; or a function of t, called now and then.
+        True shows a bar; a function of t is called from time to time.
     forces : force or sequence of forces, default ()
-        What acts: `PD`, `Friction`, ..., or functions (t, q, v) -> tau. Without any: free fall.
+        Forces: `PD`, `Friction`, ..., or functions (t, q, v) -> tau. Default: free fall.
     method : str, default "auto"
         "auto" (dopri5, and esdirk4 where the motion is stiff), or by name: "dopri5", "rkf45", "dop853", "abm"
         (explicit), "trbdf2", "esdirk4", "radau" (implicit, O(n)), all with adaptive steps; "semi-implicit",
         "implicit-euler", "rk4" (fixed steps, as in rollouts); "symplectic-euler", "verlet", "variational", "midpoint",
-        "rattle" (fixed steps that keep the structure of mechanics).
+        "rattle" (fixed steps that preserve the structure of mechanics).
     t0 : float, default 0.0
-        The time at which it starts, in s.
+        The initial time, in s.
     about : dict, default None
         Words and numbers to store in the file.
     gravity : bool, default True
-        False switches it off.
+        Whether gravity acts.
     armature : float or (nv,) array_like, default 0
         Rotor inertias added to the diagonal of M, in kg m^2 or kg.
     dynamics : str, default "auto"
@@ -473,42 +473,42 @@ def simulate(
     atol : float or (nv,) array_like, default 1e-9
         Their absolute tolerance, in rad, m, rad/s and m/s.
     step : float, default None
-        The step of the methods of fixed steps, in s.
+        The step of the fixed-step methods, in s.
     max_step : float, default infinite
         The longest step of the adaptive methods, in s.
     dt : float, default None
-        Time between rows, in s, by dense output. Default: a row every step.
+        Time between rows, in s, by dense output. Default: one row per step.
     every : int, default 1
-        A row every so many steps, and the last one.
+        One row per k-th step, and the last one.
     keep : sequence of str, default None
         Names of quantities, "pose.hand" or "energy": only these are kept.
     file : str or Path, default None
-        Written during the run, safe against crashes.
+        A file that is written during the run, safe against crashes.
     chunk : int, default 256
-        Rows that are written to the file at a time.
+        Rows per write to the file.
     dense : bool, default None
         Keep the continuous extension of every step, for `Trajectory.at` and plots. Default: on, except for dop853.
 
     Returns
     -------
     run : Trajectory
-        A row per step, or as `dt`, `every` and `keep` say.
+        One row per step, or as `dt`, `every` and `keep` say.
 
     Raises
     ------
     ArgumentError
-        A shape does not fit, or options do not go together.
+        A shape does not fit, or options contradict each other.
     SingularError
         No step is short enough; the rows so far are `error.partial`.
 
     Warns
     -----
     StiffnessWarning
-        An explicit method takes steps only to stay stable.
+        An explicit method takes short steps only to stay stable.
 
     Examples
     --------
-    A pendulum hangs for the first time after 0.437 s:
+    A pendulum first hangs straight down after 0.437 s:
 
     >>> import torsor as ts
     >>> run = ts.simulate(ts.zoo.pendulum(), [1.0], duration=5.0, stop=lambda t, q, v: q[0])
@@ -524,7 +524,7 @@ COMPOSED = (Problem, Settings, RowOptions)
 
 
 def _composed(options: Any) -> list[Any]:
-    """What a simulation is composed of, from those options that are the fields of each."""
+    """The parts of a simulation (`COMPOSED`), each from the options that are its fields."""
     known = {field.name: kind for kind in COMPOSED for field in fields(kind)}
     if unknown := [name for name in options if name not in known]:
         hint = f": it is called {RENAMED[unknown[0]]!r} now" if unknown[0] in RENAMED else ""
@@ -547,7 +547,7 @@ simulate.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
 
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
-    """The first state; by default the neutral configuration, or the closest one within the joints' limits, at rest."""
+    """The initial state; by default the neutral configuration, or the closest one within the limits, at rest."""
     if isinstance(q0, str) and model.keyframes:
         q0 = model.keyframes[chosen("q0", q0, tuple(model.keyframes))]
     q = _state("q0", within_limits(model) if q0 is None else q0, model.nq)
@@ -559,7 +559,7 @@ def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[
 
 
 def within_limits(model: Model) -> Array:
-    """The neutral configuration, with every joint within its limits, and followers where their leaders put them."""
+    """The neutral configuration, with every joint within its limits, and coupled joints following their leaders."""
     q, column = model.neutral(), limited_coordinates(model)
     limited = column >= 0
     q[column[limited]] = np.clip(q[column[limited]], model.lower[limited], model.upper[limited])
@@ -567,7 +567,7 @@ def within_limits(model: Model) -> Array:
 
 
 def _on_host(x: Any) -> Any:
-    """A state as NumPy has it, also if it is on a GPU."""
+    """A state as a NumPy array, also from a GPU."""
     if not gpu_array(x):
         return x
     return gpu.host_array(x)
@@ -587,7 +587,7 @@ def _require_recorded(model: Model, recorded: Model, found: Recording) -> None:
 
 
 def _on_gpu(x: Any, path: str | Path) -> Any:
-    """The first state of a file that was recorded on a GPU."""
+    """The initial state of a file that was recorded on a GPU."""
     try:
         return gpu.cupy().asarray(real_array("q0", x))
     except DeviceError as error:
@@ -602,7 +602,7 @@ def _state(name: str, x: ArrayLike, size: int) -> Array:
 
 
 def _same_numbers(given: Any, recorded: Any) -> bool:
-    """Whether a parameter of a force is the recorded one, which older versions wrote out for every freedom."""
+    """Whether a parameter of a force is the recorded one; older versions recorded one number per freedom."""
     if isinstance(recorded, dict) and recorded.get("name") == "Hold":  # a configuration, in torsor 0.1
         recorded = recorded.get("q")
     if isinstance(given, float) and isinstance(recorded, list):

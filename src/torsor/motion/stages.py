@@ -2,10 +2,10 @@
 
     y_i = y + h sum_j A_ij k_j        k_i = f(t + c_i h, y_i)        errors h sum_j E_j k_j
 
-The last stage is the new state, so its rate is the first one of the next step. For a Runge-Kutta method k_0 is the
-rate at y; for a multistep method the first several k are combinations of past rates. The right-hand side costs little
-more than one NumPy call, so the loop is kept short: a stage is one product, one call of the right-hand side and one
-copy. Where the right-hand side is one compiled program, all stages are one call (`fused.py`).
+The last stage is the new state, so its rate is the first rate of the next step. For a Runge-Kutta method k_0 is the
+rate at y; for a multistep method the first few k are combinations of past rates. The right-hand side costs little more
+than one NumPy call, so the loop is short: per stage one product, one call of the right-hand side and one copy. If the
+right-hand side is machine code, all stages are one call (`fused.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from torsor.motion.stepper import Adaptive, Array, ErrorScale, Memory, Settings
 
 
 class StageLayout(NamedTuple):
-    """How many stages a step has, of which the first `given` are given, how many estimates of its error, and the order
-    of the first step."""
+    """The layout of a step.
+
+    stages      the number of stages, of which the first `given` are given
+    estimates   the number of error estimates
+    order       the order that the length of the first step assumes
+    """
 
     stages: int
     estimates: int
@@ -30,10 +34,10 @@ class StageLayout(NamedTuple):
 
 
 class Stages:
-    """Arrays for s stages, of which those before `first` are given, and r estimates of the error.
+    """Arrays for s stages and r error estimates; the stages before `first` are given.
 
     weights (s + r, s)   the rows of A, then of E
-    c                    the times of the stages, in steps
+    c                    the times of the stages, relative to the step
     P (1 + s, m)         y and the rates k_0, k_1, ...;  with (1, h A_i0, h A_i1, ...) one product gives y_i
     Y (s, m)             the states y_i
     """
@@ -48,7 +52,7 @@ class Stages:
         self._scaled[s:, 0] = 0.0  # the errors are of the step, not of y
         self._with_y = motion.place(self._scaled)
         self.before = np.inf  # the last time at which forces are read
-        # the views that the loop uses, made once and not in every step
+        # the views that the loop uses, made once
         rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
         self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
         self.fused = (

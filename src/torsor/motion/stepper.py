@@ -16,7 +16,7 @@ from torsor.validate import number, parameter
 
 Array = NDArray[Any]
 Memory = dict[str, Array]
-STEADY = 1.2  # a step that could grow less than this keeps its length, if that is cheaper
+STEADY = 1.2  # a step that could grow by less than this keeps its length, if that is cheaper
 
 
 class StiffnessWarning(UserWarning):
@@ -25,10 +25,10 @@ class StiffnessWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Settings:
-    """How finely to integrate. Adaptive methods use the tolerances, fixed-step methods use `step`.
+    """The accuracy of an integrator. Adaptive methods use the tolerances, fixed-step methods use `step`.
 
-    rtol, atol: a step may make an error of atol + rtol |value| in each q and v. They are one number for all, or one
-    per degree of freedom (nv,), used for its position and its velocity. `max_step` bounds adaptive steps.
+    rtol, atol: the error allowed per step is atol + rtol |value| for each q and v. They are one number for all, or one
+    per freedom (nv,), used for its position and its velocity. `max_step` bounds adaptive steps.
     """
 
     rtol: ArrayLike = 1e-6
@@ -45,13 +45,13 @@ class Settings:
 
 
 class Stepper:
-    """One integrator at work: the last row (q, v, a) it reached at time t, and the one before."""
+    """The state of an integrator: the last row (q, v, a), reached at time t, and the row before."""
 
     adaptive: ClassVar[bool] = True
     order: ClassVar[int]
-    points: ClassVar[int | None] = None  # that determine `between`; None: it is the quintic of the rows at both ends
+    points: ClassVar[int | None] = None  # how many determine `between`; None: the quintic of the rows at both ends
 
-    jump: float = float("inf")  # when commands jump next: those of a step that ends there are those before it
+    jump: float = float("inf")  # the next time at which commands jump; a step that ends there uses those before it
     t: float
     t_old: float
     row: Array
@@ -67,28 +67,28 @@ class Stepper:
         self.row_old = self.row.copy()
 
     def step(self, t_end: float) -> None:
-        """Take one step, not beyond t_end."""
+        """Take one step that ends at t_end at the latest."""
         raise NotImplementedError
 
-    every_row: bool = True  # whether every row is kept; else accelerations are found by `complete` only
+    every_row: bool = True  # whether every row is kept; otherwise only `complete` computes accelerations
 
     def complete(self) -> None:
-        """Find the acceleration of the last row, if it was left out."""
+        """Compute the acceleration of the last row, if it was left out."""
         if not self.every_row:
             self.motion.accelerate(self.t, self.q, self.v, self.a)
 
     def restart(self) -> None:
-        """Begin anew at the last row, where forces have jumped."""
+        """Restart from the last row, at which forces have jumped."""
         self.motion.accelerate(self.t, self.q, self.v, self.a)
         self.evaluations += 1
 
     def before_jump(self, t: float) -> float:
-        """A time of a step, not beyond the next jump."""
+        """A time of the step, limited to just before the next jump."""
         return t if t < self.jump else float(np.nextafter(self.jump, -np.inf))
 
     @property
     def stiff(self) -> bool:
-        """Whether only stability limits the steps, as it may those of an explicit method."""
+        """Whether only stability limits the steps; explicit methods detect this."""
         return False
 
     def between(self, t: Array) -> tuple[Array, Array]:
@@ -96,7 +96,7 @@ class Stepper:
         return interpolate(self.motion.coordinates, self.t_old, self.row_old, self.t, self.row, t)
 
     def memory(self) -> Memory:
-        """All that the next step depends on, as arrays of floats."""
+        """Everything that the next step depends on, as arrays of floats."""
         return {"t": np.array([self.t]), "row": self.row.copy()}
 
     def recall(self, memory: Memory) -> None:
@@ -112,7 +112,7 @@ class Stepper:
         return a
 
     def rate(self, y: Array, a: Array) -> Array:
-        """dy/dt of y = (q, v)"""
+        """dy/dt for y = (q, v)."""
         return np.concatenate([self.motion.coordinates.rate(y[: self.nq], y[self.nq :]), a])
 
     @property
@@ -129,7 +129,7 @@ class Stepper:
 
 
 class Control(NamedTuple):
-    """How long the next step is: the last one times a factor that follows from its error, which is O(h^power)."""
+    """The step size control: the next step is the last one times a factor from its error, which is O(h^power)."""
 
     power: float
     safety: float = 0.9
@@ -137,19 +137,19 @@ class Control(NamedTuple):
     grow: float = 5.0
 
     def factor(self, error: float) -> float:
-        """From the norm of the error, 1 at the limit; a step without a finite state has none."""
+        """The factor from the norm of the error: 1 at the limit, infinite or NaN if the state is not finite."""
         if not error < np.inf:
             return self.shrink
         return min(self.grow, max(self.shrink, self.safety * max(error, 1e-10) ** (-1 / self.power)))
 
     def factors(self, error: Array) -> Array:
-        """The same of many errors."""
+        """`factor` for many errors."""
         factor = np.clip(self.safety * np.maximum(error, 1e-10) ** (-1 / self.power), self.shrink, self.grow)
         return np.where(np.isfinite(error), factor, self.shrink)
 
 
 class Adaptive(Stepper):
-    """Steps whose length follows from an estimate of their error."""
+    """Steps whose length follows from an error estimate."""
 
     control: ClassVar[Control]
     rejected = False  # whether a longer step from here was tried before
@@ -160,11 +160,11 @@ class Adaptive(Stepper):
         return False
 
     def _try(self, h: float) -> float:
-        """Compute a step; return the norm of its error, infinite if there is none."""
+        """Compute a step; return the norm of its error, infinite if the step failed."""
         raise NotImplementedError
 
     def _take(self, t: float, h: float) -> None:
-        """Take the step that was tried last, of length h, to t."""
+        """Accept the step that was tried last, of length h, to t."""
         raise NotImplementedError
 
     def step(self, t_end: float) -> None:
@@ -184,11 +184,11 @@ class Adaptive(Stepper):
         grow = self.growth(error)
         grow = 1.0 if self.steady and 1 <= grow < STEADY else grow
         proposal = h_now * (min(1.0, grow) if self.rejected else grow)
-        # a step cut short at t_end says nothing against the step that was planned
+        # a step that is cut short at t_end is no reason to shorten the planned step
         self.h = max(h, proposal) if clipped and not self.rejected else proposal
 
     def growth(self, error: float) -> float:
-        """The factor of the next step, after one with this error was taken."""
+        """The factor of the next step, after an accepted step with this error."""
         return self.control.factor(error)
 
 
@@ -213,7 +213,7 @@ class FixedStep(Stepper):
         self.t_old = self.t
         try:
             self.advance(t - self.t)
-            if not self.row.dot(self.row) < np.inf:  # quicker than testing every number
+            if not self.row.dot(self.row) < np.inf:  # faster than testing every number
                 raise SingularError(f"the motion has no finite state after t = {self.t:.6g}: take smaller steps")
         except TorsorError:
             np.copyto(self.row, self.row_old)  # the last row is the last state that was reached
@@ -233,7 +233,7 @@ class FixedStep(Stepper):
 
 
 class ErrorScale:
-    """The errors allowed per step, atol + rtol |y|, and the norm of errors: root mean square, 1 at the limit."""
+    """The allowed errors per step, atol + rtol |y|, and the norm of errors: root mean square, 1 at the limit."""
 
     def __init__(self, motion: Motion, settings: Settings) -> None:
         spread = (_spread(motion, name, getattr(settings, name)) for name in ("rtol", "atol"))
@@ -241,7 +241,7 @@ class ErrorScale:
         self._scale, self._other = np.empty_like(self.rtol), np.empty_like(self.rtol)
 
     def __call__(self, y: Array, y_new: Array) -> Array:
-        """atol + rtol max(|y|, |y_new|), good until the next call"""
+        """atol + rtol max(|y|, |y_new|); the next call overwrites the result."""
         scale, other = self._scale, self._other
         np.abs(y, scale)
         np.abs(y_new, other)
@@ -254,7 +254,7 @@ class ErrorScale:
         return sqrt(ratio.dot(ratio) / len(ratio))
 
     def first_step(self, motion: Motion, t: float, row: Array, order: int) -> float:
-        """A safe first step from the sizes of y, y' and y'' (Hairer & al., Solving ODEs I, II.4)."""
+        """A safe first step from the sizes of y, y' and y'' (Hairer et al., Solving ODEs I, II.4)."""
         c = motion.coordinates
         q, v, a = np.split(row, [c.nq, c.nq + c.nv])
         y, f = row[: c.nq + c.nv], np.concatenate([c.rate(q, v), a])
@@ -296,7 +296,7 @@ def no_first_step(t: float) -> SingularError:
 
 
 def no_step(t: float, blamed: str = "") -> SingularError:
-    """The error where no step is small enough."""
+    """The error if no step is small enough."""
     joint = f" ({blamed} moves quickest)" if blamed else ""
     return SingularError(
         f"the step shrinks to nothing at t = {t:.9g}{joint}: the motion is singular there, or stiff (use "

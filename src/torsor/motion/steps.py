@@ -1,7 +1,7 @@
-"""Steps in time: pure functions (plant, q, v, h) over any scalar, and the table of methods that are made of them.
+"""Steps in time: pure functions (plant, q, v, h) over any scalar, and the table of methods made from them.
 
-A new method is one function and one row of `METHODS`; it then runs in `simulate`, in rollouts and ensembles, on CPUs
-and GPUs, and its gradient is known.
+A new method is one function and one row of `METHODS`. It then runs in `simulate`, in rollouts and ensembles, on CPUs
+and GPUs, and has gradients.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Pair = tuple[Scalars, Scalars]
 
 
 def semi_implicit(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> Pair:
-    """v' = v + h a(q, v),   q' = q + h N(q) v'                          (first order; of games and robot simulators)"""
+    """v' = v + h a(q, v),   q' = q + h N(q) v'                (first order; usual in games and robot simulators)"""
     return plant.stepped(q, v, plant.free(q, v), h)
 
 
 def implicit_euler(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> Pair:
     """(M + h D + h^2 K) a = tau - bias - h K v,   v' = v + h a,   q' = q + h N(q) v'   (linearly implicit, first order)
 
-    K and D are the stiffness and damping of all that acts at the joints: stable for any of them. Those of computed
-    torques are M kp and M kd; with S = h kd + h^2 kp and z = h kp v, the matrix is M (1 + S) + R and (`implicit.py`)
+    K and D are the stiffness and damping of all forces at the joints; the step is stable for any of them. For computed
+    torques they are M kp and M kd; with S = h kd + h^2 kp and z = h kp v, the matrix is M (1 + S) + R (`implicit.py`):
 
         a = (1 + S)^-1 ((M + R')^-1 (tau - bias - h K v + R' z) - z),     R' = (h D + h^2 K) (1 + S)^-1.
     """
@@ -63,9 +63,9 @@ class Method(NamedTuple):
     """A method of fixed steps.
 
     step      (plant, q, v, h) -> (q', v')
-    times     at which it reads commands and wrenches, one per evaluation, in steps
-    order     of its error
-    implicit  whether its accelerations have something added to the pivots
+    times     when it reads commands and wrenches, one time per evaluation, relative to the step
+    order     the order of its error
+    implicit  whether numbers are added to the pivots of its accelerations
     """
 
     step: Callable[[Plant, Scalars, Scalars, Scalar], Pair]

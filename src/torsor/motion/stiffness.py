@@ -1,4 +1,4 @@
-"""Watching for stiffness: whether steps are short only to stay stable, or so short that a run takes hours."""
+"""Detection of stiffness: steps that are short only for stability, or so short that a run takes hours."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from torsor.motion.stepper import Settings, Stepper
 
 Array = NDArray[Any]
 
-FIRST_LOOK = 16  # steps before the first look; then at twice as many steps each time
-TINY = 1e-6  # steps below this share of the run are worth a warning, if there are `MANY`
+FIRST_LOOK = 16  # steps before the first check; each time the number doubles
+TINY = 1e-6  # MANY steps in a row below this share of the run cause a warning
 MANY = 50
-NEAR = 1.0  # h times the quickest rate of the forces, from which on an explicit step may be limited by stability
-TRIAL = 8  # steps of the implicit method that are tried
-WORTHWHILE = 1000  # steps that are left: for fewer, no other method is tried
-SWEEP = 2.0  # how many times as long an evaluation of an implicit stage takes as one of an explicit one
-POWERS = 4  # iterations for the quickest rate
+NEAR = 1.0  # h times the largest rate of the forces, above which stability may limit an explicit step
+TRIAL = 8  # steps of the implicit method in a trial
+WORTHWHILE = 1000  # remaining steps below which no other method is tried
+SWEEP = 2.0  # the cost of an evaluation of an implicit stage, relative to an explicit one
+POWERS = 4  # iterations for the largest rate
 
 
 class Watchman:
-    """Looks at the steps of an integrator now and then."""
+    """Checks the steps of an integrator from time to time."""
 
     def __init__(self, motion: Motion, settings: Settings, t0: float) -> None:
         self.motion, self.settings, self.t0 = motion, settings, t0
         self.steps, self.next, self.short = 0, FIRST_LOOK, 0
         self.warned = False
-        self._start = (t0, 0)  # time and evaluations at the last look
+        self._start = (t0, 0)  # time and evaluations at the last check
 
     def look(self, stepper: Stepper, until: float) -> str | None:
-        """What is wrong with the steps, or None; once only."""
+        """A description of what is wrong with the steps, only once, or None."""
         if self.warned or not stepper.adaptive:
             return None
         self.steps += 1
@@ -58,7 +58,7 @@ class Watchman:
         return None
 
     def blamed(self, stepper: Stepper) -> str:
-        """The joint whose forces act quickest, or whose acceleration is the largest."""
+        """The joint with the fastest forces, or with the largest acceleration."""
         motion = self.motion
         rates = np.abs(np.nan_to_num(motion.fetch(stepper.a)))
         if not motion.is_free:
@@ -72,7 +72,7 @@ class Watchman:
         return f"joint {motion.model.body_of_freedom(int(rates.argmax()))!r}"
 
     def _costs_more(self, stepper: Stepper) -> bool:
-        """Whether an implicit method would do the same in less time: tried only if forces are quick for the steps."""
+        """Whether an implicit method would take less time; tried only if the forces are fast relative to the steps."""
         self.next = 2 * self.steps
         (since, before), self._start = self._start, (stepper.t, stepper.evaluations)
         motion, plain = self.motion, not self.motion.is_free and stepper.points is None

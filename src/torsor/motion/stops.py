@@ -1,4 +1,4 @@
-"""Stop conditions: a trajectory ends, or begins again, where a coordinate, a velocity or a frame leaves its bounds."""
+"""Stop conditions: a trajectory ends, or is reset, when a coordinate, a velocity or a frame leaves its bounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 
 AXES = ("x", "y", "z")
-MOST_STOPS = 100  # their numbers are bytes, in which an ensemble keeps other words, too
+MOST_STOPS = 100  # the number of a stop is stored as a byte, together with the other status codes of ensembles
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Stop:
     Parameters
     ----------
     q : int, optional
-        The number of a coordinate.
+        The index of a coordinate.
     v : int, optional
-        The number of a freedom.
+        The index of a freedom.
     frame : str or int, optional
-        A frame, body or joint by name (a body also by number): where its origin is along `axis` of the base.
+        A frame, body or joint by name (a body also by number): the position of its origin along `axis` of the base.
     axis : str, default "z"
         "x", "y" or "z".
     below, above : float, optional
@@ -73,12 +73,12 @@ class Stop:
         Returns
         -------
         stop : Stop
-            The same with plain numbers.
+            The same condition with plain numbers.
 
         Raises
         ------
         ArgumentError
-            It names nothing that the machine has, or has no bounds.
+            The machine has no such coordinate, freedom or frame, or there are no bounds.
         """
         given = [name for name in ("q", "v", "frame") if getattr(self, name) is not None]
         if len(given) != 1:
@@ -128,7 +128,7 @@ class Stop:
 
 
 def stops_of(stop: Any, model: Model) -> tuple[Stop, ...]:
-    """One stop, or several, checked."""
+    """A tuple of one or several stops, checked."""
     several = (stop,) if isinstance(stop, Stop) else stop
     if not isinstance(several, list | tuple) or not all(isinstance(x, Stop) for x in several) or not several:
         raise ArgumentError(f"stop must be a Stop, or several, not {shown(stop)}")
@@ -138,7 +138,7 @@ def stops_of(stop: Any, model: Model) -> tuple[Stop, ...]:
 
 
 def stop_inputs(model: Model, found: Members | None) -> dict[str, tuple[int, ...]]:
-    """The shapes of what stops depend on."""
+    """The shapes of the inputs of stops."""
     return {name: place_of(name).shape(model) for name in ("q", "v", *(found.inputs if found else ()))}
 
 
@@ -158,11 +158,11 @@ def outside(model: Model, stops: Sequence[Stop], found: Members | None) -> Calla
 
 
 class Watch:
-    """What became of some trajectories that may stop.
+    """The stops of some trajectories.
 
-    frozen   (m,) which have stopped, and do not move any more
-    first    (m,) after how many steps each stopped first, or -1
-    reason   (m,) the number of the stop, from 1 on; where trajectories begin again, since `reasons` was called last
+    frozen   (m,) whether a trajectory has stopped and no longer moves
+    first    (m,) the number of steps before the first stop, or -1
+    reason   (m,) the number of the stop, from 1; if trajectories are reset, the last one since `reasons` was called
     """
 
     def __init__(self, program: Any, numbers: Sequence[Array], like: Array, reset: Array | None) -> None:
@@ -172,9 +172,9 @@ class Watch:
         self.first = np.full_like(like, -1, int, shape=m)
 
     def outside(self, path: Array, nq: int) -> Array:
-        """Which states (m, k, n) of trajectories that still move are outside, by stop: (m, k, stops).
+        """Which states (m, k, n) of moving trajectories are out of bounds, per stop: (m, k, stops).
 
-        k is cut short after the first state from which some trajectory begins again.
+        If trajectories are reset, the result ends with the first state at which one of them is.
         """
         with np.errstate(invalid="ignore"):
             excess: Array = self.program(path[..., :nq], path[..., nq:], *(x[:, None] for x in self.numbers))
@@ -184,8 +184,7 @@ class Watch:
         return gone if self.reset is None or not len(steps) else gone[:, : int(steps[0]) + 1]
 
     def stop(self, path: Array, gone: Array, done: int) -> None:
-        """Freeze or set back the trajectories that are outside, in the path of their states after the steps from the
-        done-th on."""
+        """Freeze or reset trajectories that are out of bounds, in a path whose first state is after `done` steps."""
         left: Any = gone.any(axis=-1)
         rows = np.flatnonzero(left.any(axis=1))
         if not len(rows):
@@ -201,9 +200,9 @@ class Watch:
             path[rows, k] = self.reset[rows]
 
     def reasons(self, steps: Array) -> Array:
-        """The reasons (m, k) of those that have stopped within so many steps (k,).
+        """The reasons (m, k) of trajectories that have stopped within the numbers of steps (k,), 0 for the others.
 
-        Where trajectories begin again, they belong to the first of these, and are then reset.
+        If trajectories are reset, returns the reasons in the first column and clears them.
         """
         if self.reset is None:
             first, steps = self.first[:, None], np.asarray(steps, like=self.first)
@@ -220,6 +219,6 @@ def watching(model: Model, stops: tuple[Stop, ...], found: Members | None, dtype
 
 
 def stops_key(model: Model, stops: tuple[Stop, ...]) -> Any:
-    """What the code of stops depends on, beside the model."""
+    """Everything that the code of stops depends on, except the model."""
     frames = (model.frame(stop.frame) for stop in stops if stop.frame is not None)
     return stops, tuple((frame.body, frame.p.tobytes()) for frame in frames)

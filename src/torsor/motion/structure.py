@@ -1,12 +1,12 @@
-"""Fixed-step methods that keep the structure of mechanics, for long runs: their energy error does not grow.
+"""Fixed-step methods that preserve the structure of mechanics, for long runs: their energy error does not grow.
 
-Three are compositions of two variational steps. They are symplectic for every M(q), springs included, conserve the
+Three are compositions of two variational steps. They are symplectic for every M(q), also with springs, conserve the
 momenta that the machine conserves, and move q along its manifold, so that rotations stay rotations. But springs that
-the step does not resolve shake them: such a spring turns by almost half a period in each of the two steps, by almost
-one in both, so that its multipliers are a pair next to 1. A machine that turns drives them apart along the real axis,
-by 1 to 20 % per step. The fourth method, the midpoint rule, has multipliers next to -1 that stay on the unit circle,
-and it is made to keep the energy to rounding. Every part of a step is a sweep: time and memory are O(n).
-docs/simulation.md shows what a million steps of each do to energy and momentum.
+the step does not resolve can make them unstable: the phase of such a spring advances by almost half a period in each of
+the two steps, together almost one period, so that its two multipliers are close to 1. If the machine turns, they
+separate along the real axis, by 1 to 20 % per step. The fourth method, the midpoint rule, has multipliers close to -1
+that stay on the unit circle, and its energy is corrected down to rounding. Every part of a step is a sweep: time and
+memory are O(n). docs/simulation.md shows energy and momentum over a million steps of each.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 # Implicit equations are iterated until only rounding changes the solution.
 SETTLED, NEARLY = 4 * np.finfo(np.float64).eps, 1e-11
 CLOSE, PATIENCE, HOPELESS, ITERATIONS = 1e-7, 4, 16, 100
-CLOSE_PER_FREEDOM, FAR = 1e-9, 1e-5  # rounding in long chains; at most
-# Passive forces cannot add energy: it is compared every so many steps, and may exceed that at the beginning by a share
-# of the largest kinetic energy, by the order of the method.
+CLOSE_PER_FREEDOM, FAR = 1e-9, 1e-5  # rounding in long chains: per freedom, and at most
+# Passive forces cannot add energy. Every k-th step (k = CHECKED) it is compared with the initial energy, and may exceed
+# that by a share of the largest kinetic energy, which depends on the order of the method.
 CHECKED, GAIN = 16, {1: 0.5, 2: 0.1}
 NUDGE = 1e-3  # of velocities, for the slopes of dampers
-POWERS = 30  # iterations for the quickest spring
-HALVINGS = 10  # of a step whose equations do not settle
-# for a step to keep the energy: rounds, and errors that are rounding, at best and in long chains
+POWERS = 30  # iterations for the fastest spring
+HALVINGS = 10  # of a step whose equations do not converge
+# for a step to conserve energy: the most rounds, and the relative errors of rounding, at best and in long chains
 ENERGY_ROUNDS, EXACT, ROUNDED = 4, 1e-14, 1e-12
 
 
 class Springs:
-    """The springs of a law, and its constant torques: forces with a potential, c - K x at every freedom."""
+    """The springs and constant torques of a law: forces with a potential, c - K x at every freedom."""
 
     def __init__(self, law: Law) -> None:
         model, nv = law.model, law.model.nv
@@ -74,7 +74,7 @@ class Springs:
         plain = law.is_data and not (limited or law.tracked or law.policy or law.changes or law.load_names)
         others = {kind for kind, _ in law.parts} - {"spring", "friction"}
         loaded = bool(np.any(law.constant[0][self.column < 0]) or others or not (own | dampers).all())
-        # whether all other forces take energy away
+        # whether all other forces dissipate energy
         self.are_all = plain and not loaded and bool((gains >= 0).all())
 
     def energy(self, q: Array) -> float:
@@ -95,14 +95,14 @@ class Springs:
 
 
 class Symplectic(FixedStep):
-    """The base of methods made of variational steps: they carry the momenta p = M v, on the Lie groups of the joints.
+    """The base class of methods made from variational steps, with the momenta p = M v, on the joints' Lie groups.
 
-    There are two such steps, each the adjoint of the other: one takes the Lagrangian at its beginning, one at its end
-    (`algorithms/discrete_mechanics.py`). Both are implicit in the velocity x, which is constant over the step, and are
-    solved by iteration. Forces act at the middle of each step.
+    There are two such steps, each the adjoint of the other: one evaluates the Lagrangian at its beginning, the other at
+    its end (`algorithms/discrete_mechanics.py`). Both are implicit in the velocity x, which is constant over the step,
+    and are solved by iteration. Forces act at the middle of each step.
     """
 
-    parts = 1  # of a step, one after the other
+    parts = 1  # the number of parts of a step
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         require_uncoupled(motion.model, "a structure-preserving method")
@@ -113,9 +113,9 @@ class Symplectic(FixedStep):
             )
         super().__init__(motion, t, q, v, settings)
         kicks = [term for term in motion.law.called if not term.needs_v and not term.drive]
-        self.kicks = tuple(kicks)  # of q alone: they act where the two parts of a step meet, once per step
+        self.kicks = tuple(kicks)  # functions of t and q: evaluated once per step, where two parts meet
         self.steady = CompiledLaw(replace(motion.law, called=tuple(x for x in motion.law.called if x not in kicks)))
-        self._kicked: tuple[float, Array, Array] = (-inf, q, v)  # when and where they acted last, and their torques
+        self._kicked: tuple[float, Array, Array] = (-inf, q, v)  # the last t and q of the kicks, and their torques
         self.driven = not motion.is_idle
         self.springs = Springs(motion.law)
         self._compile()
@@ -125,9 +125,9 @@ class Symplectic(FixedStep):
         self._warn_of_dampers()
 
     def _warn_of_dampers(self) -> None:
-        """Forces at the middle of a step do not damp what it does not resolve: such velocities only change their sign.
+        """Warn of dampers that are too fast for the step: forces at its middle only change the sign of the velocities.
 
-        Dry friction is left out: its slope is steep only at rest, where velocities are small.
+        Dry friction is ignored: its slope is steep only at rest, where velocities are small.
         """
         less, more = (self.motion.torque(self.t, self.q, np.full(self.nv, 1.0 + s * NUDGE)) for s in (-1, 1))
         rate = self._quickest(np.maximum(less - more, 0.0) / (2 * NUDGE))
@@ -146,7 +146,7 @@ class Symplectic(FixedStep):
         return sqrt(x.dot(x)) if gain.any() else 0.0
 
     def _compile(self) -> None:
-        """The programs of a step."""
+        """Compile the programs of a step."""
         begin, end = mechanics.begin, mechanics.end
         if self.driven:
             begin, end = mechanics.begin_driven, mechanics.end_driven
@@ -163,7 +163,7 @@ class Symplectic(FixedStep):
         return compile_program(algorithm, self.motion.model, options=options)
 
     def from_beginning(self, t: float, h: float, x: Array) -> Array:
-        """A step from t with the Lagrangian at its beginning; returns its velocity, for which x is a first guess."""
+        """Take a step from t with the Lagrangian at its beginning; return its velocity; x is the initial guess."""
         x = self._velocity(self._begin, t, h, x)
         impulse = self._impulse(t, h, x)
         self.p = self._leave(self.q, x, self.p + impulse, np.full(self.nv, h)) + impulse
@@ -171,7 +171,7 @@ class Symplectic(FixedStep):
         return x
 
     def to_end(self, t: float, h: float, x: Array) -> Array:
-        """A step from t with the Lagrangian at its end; returns its velocity, for which x is a first guess."""
+        """Take a step from t with the Lagrangian at its end; return its velocity; x is the initial guess."""
         x = self._velocity(self._end, t, h, x)
         impulse = self._impulse(t, h, x)
         self.q[:] = self.motion.coordinates.move(self.q, h * x)
@@ -179,11 +179,11 @@ class Symplectic(FixedStep):
         return x
 
     def _felt(self, t: float, q: Array, v: Array) -> Array:
-        """All forces but the kicks."""
+        """All forces except the kicks, as torques at the joints."""
         return self.steady(t, q, v)[TORQUE] + self.motion.felt_loads(t, q, v)
 
     def pull(self, t: float) -> Array | float:
-        """The torques of the forces that depend on t and q alone."""
+        """The torques of the kicks, the forces that depend only on t and q."""
         if not self.kicks:
             return 0.0
         before, q, tau = self._kicked
@@ -194,15 +194,15 @@ class Symplectic(FixedStep):
         return tau
 
     def kick(self, t: float, h: float) -> None:
-        """The impulse of the forces that depend on t and q alone."""
+        """Add the impulse of the forces that depend only on t and q."""
         self.p = self.p + h * self.pull(t)
 
     def guess(self, x: Array, h: float) -> Array:
-        """A velocity after the time h; stiff forces say nothing about it, so under forces it is that before."""
+        """A guess for the velocity after the time h; under forces, which may be stiff, it is the last velocity."""
         return x if self.driven else x + h * self.a
 
     def _velocity(self, iteration: Program, t: float, h: float, x: Array) -> Array:
-        """The velocity of a step, by an iteration (q, x, p, h) -> a better x."""
+        """The velocity of a step, by an iteration (q, x, p, h) -> improved x."""
         q, p, hs = self.q, self.p, np.full(self.nv, h)
         if not self.driven:
             return self._settled(lambda x: iteration(q, x, p, hs), x, t)
@@ -222,13 +222,13 @@ class Symplectic(FixedStep):
         return found
 
     def _impulse(self, t: float, h: float, x: Array) -> Array | float:
-        """h/2 tau, at the middle of a step"""
+        """h/2 tau, at the middle of a step."""
         if not self.driven:
             return 0.0
         return h / 2 * self._felt(t + h / 2, self.motion.coordinates.move(self.q, h / 2 * x), x)
 
     def finish(self, t: float) -> None:
-        """v and a from q and p."""
+        """Compute v and a from q and p, and check the energy from time to time."""
         self.v[:] = self.motion.solve(self.q, self.p)
         if self.every_row:
             self.a[:] = self.acceleration(t, self.q, self.v)
@@ -237,15 +237,15 @@ class Symplectic(FixedStep):
             self._check_energy(t)
 
     def _energy(self) -> tuple[float, float]:
-        """The kinetic energy, and the potential of gravity and of springs."""
+        """The kinetic energy, and the potential energy of gravity and springs."""
         return float(dynamics.kinetic_energy(self.motion.model, self.q, self.v)), self._potential(self.q)
 
     def _potential(self, q: Array) -> float:
-        """The potential of gravity and of springs."""
+        """The potential energy of gravity and springs."""
         return float(dynamics.potential_energy(self.motion.model, q)) + self.springs.energy(q)
 
     def _check_energy(self, t: float) -> None:
-        """Raise if the machine has more energy than springs and dampers can give it."""
+        """Raise if the machine has gained energy, although its forces cannot add any."""
         kinetic, potential = self._energy()
         self._largest = max(self._largest, kinetic)
         if kinetic + potential - self._first > GAIN[self.order] * self._largest:
@@ -255,7 +255,7 @@ class Symplectic(FixedStep):
             )
 
     def _remedy(self) -> str:
-        """What to do about a step that is too long, for springs or for the motion."""
+        """Advice for a step that is too long, for the springs or for the motion."""
         square = self._quickest(self.motion.slopes(self.t, self.q, self.v)[0])
         period = 2 * pi / sqrt(square) if square else inf
         if self.h < period / 4:
@@ -278,8 +278,8 @@ class Symplectic(FixedStep):
 class SymplecticEuler(Symplectic):
     """The symplectic Euler method, order 1: a kick, p <- p + h dL/dq(q, x), then a drift, q <- q [+] h x.
 
-    Where M is constant this is v <- v + h a, q <- q [+] h v, the usual method of games and of robot simulators. Where M
-    is not constant, that usual method gains or loses energy steadily.
+    For constant M this is v <- v + h a, q <- q [+] h v, the usual method of games and robot simulators. If M is not
+    constant, that usual method gains or loses energy steadily.
     """
 
     order = 1
@@ -316,18 +316,18 @@ class Variational(Symplectic):
 
 
 class EnergyMidpoint(Symplectic):
-    """The implicit midpoint rule, order 2, made to keep the energy: for springs of any stiffness, at any step.
+    """The implicit midpoint rule, order 2, with energy correction: for springs of any stiffness, at any step.
 
-    The rule itself is symplectic and does not shake springs that it does not resolve. What it gains or loses of the
-    energy in a step (mechanical, elastic, and the work of other forces: O(h^3)), dampers take back, alike at all joints
-    but free ones. A step whose equations do not settle is taken in two halves.
+    The rule itself is symplectic, and stable for springs that it does not resolve. Its energy error per step
+    (mechanical, elastic, and the work of other forces) is O(h^3). Dampers with one coefficient, at all joints except
+    free ones, remove it. A step whose equations do not converge is taken in two halves.
     """
 
     order = 2
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
-        self.x, self.energy = self.v.copy(), self._first  # the velocity of the last step; what the energy should be
+        self.x, self.energy = self.v.copy(), self._first  # the velocity of the last step; the correct energy
         self.dampers = np.ones(self.nv)
         for joint, _, freedoms in motion.model.joint_groups:
             if joint.nv == 6:
@@ -344,7 +344,7 @@ class EnergyMidpoint(Symplectic):
         self.finish(self.t + h)
 
     def _divided(self, t: float, h: float, halvings: int) -> None:
-        """A step, or two halves of it."""
+        """Take a step, or its two halves."""
         if self._settles(t, h):
             return
         if not halvings:
@@ -353,9 +353,9 @@ class EnergyMidpoint(Symplectic):
         self._divided(t + h / 2, h / 2, halvings - 1)
 
     def _settles(self, t: float, h: float) -> bool:
-        """Take a step if its equations settle."""
+        """Take a step if its equations converge; return whether they do."""
         x, taken, least = self.x, None, inf
-        damping, before = 0.0, (0.0, 0.0)  # of the dampers; a damping, and the energy that was too much with it
+        damping, before = 0.0, (0.0, 0.0)  # the coefficient of the dampers; the last one, and its excess energy
         for _ in range(ENERGY_ROUNDS):
             found = fixed_point(partial(self._better, t, h, damping), x)
             if found is None:
@@ -404,7 +404,7 @@ class EnergyMidpoint(Symplectic):
         return self._middle(*given)
 
     def _after(self, t: float, h: float, x: Array, damping: float) -> tuple[Array, Array, float]:
-        """q and p after a step, and the energy that belongs there."""
+        """q and p after a step, and the correct energy."""
         q, tau = self._middle_of(t, h, x, damping)
         p = self._rebound(q, x, self.p, np.full(self.nv, h / 2), h / 2 * tau)
         others = tau + damping * self.dampers * x - self.springs.torques(q)
@@ -419,8 +419,9 @@ class EnergyMidpoint(Symplectic):
 
 
 def fixed_point(update: Callable[[Array], Array], x: Array) -> Array | None:
-    """The fixed point x = update(x), if the iteration settles: where x changes by rounding only, or is close and comes
-    no closer.
+    """The fixed point x = update(x), or None if the iteration does not converge.
+
+    It has converged if x changes only by rounding, or if its changes are small and no longer shrink.
     """
     last, best, idle = 0.0, np.inf, 0
     for _ in range(ITERATIONS):
@@ -432,7 +433,7 @@ def fixed_point(update: Callable[[Array], Array], x: Array) -> Array | None:
         # changes shrink in proportion: the next one would be change^2 / last
         if change * change <= SETTLED * max(change, last) or last <= change <= NEARLY:
             return x
-        # the velocities of long chains round off more: their changes end at a size of their own
+        # the velocities of long chains have larger rounding errors, at which their changes stop shrinking
         idle = 0 if change < best / 2 else idle + 1
         if idle >= PATIENCE and change <= max(CLOSE, min(CLOSE_PER_FREEDOM * len(x), FAR)):
             return x

@@ -1,11 +1,11 @@
-"""How the forces on a machine change near a state: what Newton's method needs to solve implicit equations.
+"""The linearised equations of motion near a state, for Newton's method in implicit integrators.
 
 Near a state (q, v) with the accelerations a,
 
     M da + C(dq, dv) = 0,      C(dq, dv) = d(M(q) a + bias(q, v) - tau(t, q, v))  at constant a,
 
 which is exact for the dynamics (the jvp of inverse dynamics) and for forces that are data. Forces that are functions
-are differentiated by differences.
+are differentiated by finite differences.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torsor.motion.motion import Motion, compiled_with
 Array = NDArray[Any]
 
 PUSH = derivative(inverse_dynamics, "jvp", ("q", "v"))
-NUDGE = sqrt(np.finfo(np.float64).eps)  # of differences, relative to the larger of 1 and |(q, v)|
-LANES = 4  # states side by side in a long chain: four cost as much as one
+NUDGE = sqrt(np.finfo(np.float64).eps)  # the step of finite differences, relative to the size of the argument
+LANES = 4  # states per call in a long chain: four cost as much as one
 
 
 class Tangent:
@@ -35,21 +35,23 @@ class Tangent:
 
     @property
     def push(self) -> Any:
-        """(q, v, a, dq, dv) -> the change of M a + bias"""
+        """(q, v, a, dq, dv) -> the directional derivative of M a + bias."""
         return compiled_with(self.motion.model, PUSH, (), LANES)
 
     def __call__(self, dq: Array, dv: Array) -> Array:
-        """C along each row of dq, dv (k, nv), both along the directions of v."""
+        """C along each row of dq, dv (k, nv); dq are displacements along v."""
         return in_lanes(self.push, self.q, self.v, self.a, dq, dv) - self.torques(dq, dv)
 
     def torques(self, dq: Array, dv: Array) -> Array:
-        """How the torques change."""
+        """The directional derivatives of the torques."""
         return self.motion.changes(self.t, self.q, self.v, dq, dv)
 
 
 def in_lanes(program: Any, *arrays: Array) -> Array:
-    """A program of several states; in loops, the last one is repeated until they fill its lanes, for what is left over
-    goes singly."""
+    """Call a program with several states.
+
+    If its code is loops, the last state is repeated until the lanes are full, since remaining states run one by one.
+    """
     count = max(len(x) for x in arrays if x.ndim == 2)
     outline = getattr(program, "outline", None)
     if outline is None or outline.layout is None or count == 1 or count % LANES == 0:

@@ -1,6 +1,6 @@
-"""The loop over time: a step of many states as a list of calls on fixed memory, repeated, and states stored on the way.
+"""The loop over time: it repeats a step of many states, a list of calls on fixed memory, and stores states on the way.
 
-If all calls are machine code (`lowering.py`), so is the loop: no Python is between two steps.
+If all calls are machine code (`lowering.py`), so is the loop: no Python runs between two steps.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from torsor.validate import masked
 if TYPE_CHECKING:
     from torsor.backends.llvm import LLVMWriter
 
-llvm = Later("torsor.backends.llvm")  # only if the code is not on disk
+llvm = Later("torsor.backends.llvm")  # imported only if the code is not on disk
 
 Array = NDArray[Any]
-# What changes from step to step: at(first, count) -> by the names of inputs of a step, rows (1 or count, ...).
+# The inputs that change from step to step: (first, count) -> rows (1 or count, ...) by name.
 Changing = Callable[[int, int], Mapping[str, Array]]
-UNINTERRUPTED = 2_000_000  # numbers of states and of what changes in one call, a tenth of a second: Ctrl-C waits for it
+UNINTERRUPTED = 2_000_000  # numbers of states and inputs per call, a tenth of a second: Ctrl-C waits for the call
 
 
 def spread(x: Array, shape: tuple[int, ...]) -> Array:
-    """x with this shape; the same array, which may be written to, if it has it."""
+    """x broadcast to this shape; if x has it already, the same array, which stays writable."""
     return x if x.shape == shape else np.broadcast_to(x, shape)
 
 
 class RowMemory:
-    """A row per state."""
+    """The memory of a run with one row per state."""
 
     def __init__(self, step: Step, m: int, dtype: Any) -> None:
         self.step, self.m, self.dtype, model = step, m, dtype, step.model
@@ -67,22 +67,22 @@ class RowMemory:
         return self.states[k]
 
     def laid(self, name: str, rows: Array) -> Array:
-        """Numbers (steps, m or 1, ...) of an input of a step, as they lie in memory."""
+        """Numbers (steps, m or 1, ...) of an input of a step, in the layout of this memory."""
         return np.ascontiguousarray(np.broadcast_to(rows, (len(rows), self.m, *rows.shape[2:])), self.dtype)
 
     def enter(self, x: Array) -> None:
         self.states[0][:] = x
 
     def lying(self, steps: int) -> list[Array]:
-        """The columns of the states after some steps, as they lie in memory."""
+        """The columns of the states after some steps, in the layout of this memory."""
         return [self.states[steps % 2]]
 
 
-BY_FREEDOM = ("tau", "x", "stored")  # inputs that hold some numbers of every freedom
+BY_FREEDOM = ("tau", "x", "stored")  # inputs with the same quantities for every freedom
 
 
 class FreedomMemory:
-    """A row per quantity, with all freedoms of all states side by side: (k, m, nv)."""
+    """The memory of a run with one row per quantity: all freedoms of all states are lanes, (k, m, nv)."""
 
     def __init__(self, step: Step, m: int, dtype: Any) -> None:
         self.step, self.m, self.dtype, self.n = step, m, dtype, step.model.nv
@@ -122,11 +122,12 @@ class FreedomMemory:
 
 
 class PieceRun:
-    """The pieces of a step of m states as calls, on memory of its own.
+    """The pieces of a step of m states as calls, with their own memory.
 
-    h       (1,) or (m, 1) the length of a step
-    given   the other inputs of a step by name, (m or 1, ...): "tau", "gain", and numbers of the states
-    times   of a step at which functions are called, and these;  alone: a state alone goes to them without its axis
+    h          (1,) or (m, 1) the length of a step
+    given      the other inputs of a step by name, (m or 1, ...): "tau", "gain", and numbers of the states
+    times      the times, as fractions of a step, at which functions are called
+    functions  the functions of the user;  alone: a single state is passed to them without its batch axis
     """
 
     def __init__(self, step: Lowered, m: int, h: Array, given: Mapping[str, Array], times: Sequence[float] = (0.0,),
@@ -137,20 +138,22 @@ class PieceRun:
         names, inputs = step.step.numbers, step.step.inputs
         shapes = [(m, *inputs[name]) for name in names]
         self.numbers = [spread(np.ascontiguousarray(given[name]), shape) for name, shape in zip(names, shapes)]
-        # what calls read: numbers that change in time are copied there, or are read where they lie
+        # the arrays that calls read: numbers that change in time are copied there, or `TimeLoop` reads them in place
         own = {name: memory.laid(name, np.reshape(given[name], (1, -1, given[name].shape[-1])))[0] for name in LAW}
         self.operands = {name: x.copy() for name, x in own.items()} | dict(zip(names, self.numbers))
         self.t = self.begin = 0.0
 
     def inputs(self, state: Sequence[Array]) -> list[Array]:
-        """The first inputs of the pieces, from the operands of q and v: `lowering.STATE`."""
+        """The first inputs of the pieces (`lowering.STATE`), from the operands of q and v."""
         memory, low = self.memory, self.lowered
         h = self.h if not low.by_freedoms else np.broadcast_to(self.h[:, None], (self.m, low.step.model.nv, 1))
         return [*state, *(memory.operand(self.operands[name]) for name in LAW), h]
 
     def asking(self, given: list[Array]) -> Iterator[tuple[list[Call], Ask, list[Array]]]:
-        """Of every piece but the last: its calls, and what it asks for with which arrays; what is found becomes an
-        input of the next pieces, in `given`."""
+        """Yield the calls, the request and the arguments of every piece except the last.
+
+        The answer to the request is appended to `given`, as an input of the next pieces.
+        """
         memory, low = self.memory, self.lowered
         for kernel, piece in low.pieces[:-1]:
             assert piece.ask is not None
@@ -181,7 +184,7 @@ class PieceRun:
         return call
 
     def write(self, rows: Mapping[str, Array], step: int = 0) -> None:
-        """Copy the numbers of a step to where calls read them."""
+        """Copy the numbers of a step to the operands."""
         for name, x in rows.items():
             self.operands[name][...] = x[step if len(x) > 1 else 0]
 
@@ -194,7 +197,7 @@ class StepRun(PieceRun):
         self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
 
     def _calls(self, k: int) -> list[Call]:
-        """From the k-th state to the other one."""
+        """The calls of a step from state memory k to the other one."""
         memory, low = self.memory, self.lowered
         given, out = self.inputs(memory.state(k)), memory.operand(memory.result(1 - k))
         if low.written_out:
@@ -204,13 +207,13 @@ class StepRun(PieceRun):
 
     @cached_property
     def _loop(self) -> TimeLoop | None:
-        """The loop over time in machine code, if all calls are."""
+        """The loop over time in machine code, if all calls are machine code."""
         if not all(call.is_machine_code for calls in self.calls for call in calls):
             return None
         return TimeLoop(self.calls, self.operands, [self.memory.lying(k) for k in (0, 1)])
 
     def once(self, x: Array) -> Array:
-        """What a step gives, (m, ...), which need not be a state."""
+        """The result of a step, (m, ...), which need not be a state."""
         self.memory.enter(x)
         *calls, last = self.calls[0]
         for call in calls:
@@ -222,16 +225,14 @@ class StepRun(PieceRun):
 
     def __call__(self, x: Array, changing: Changing, ends: Sequence[int] = (1,), out: Array | None = None,
                  t: float = 0.0) -> None:  # fmt: skip
-        """Move the states x (m, nq + nv) in place until the last of `ends`; out[:, k] is where they are after ends[k]
-        steps.
-        """
-        if not self.m:  # NumPy calls machine code only for what is there, and so do we
+        """Move x (m, nq + nv) in place to the last of `ends`; out[:, k] are the states after ends[k] steps."""
+        if not self.m:  # without states, machine code does not run, as in NumPy
             return
         memory, at, k = self.memory, 0, 0
         memory.enter(x)
         self.begin = t
         size = x.size + sum(y.size for y in self.operands.values())
-        alone = len(ends) == 1 and ends[0] == 1 and out is None  # for one step, Python is as quick
+        alone = len(ends) == 1 and ends[0] == 1 and out is None  # for one step, Python is as fast
         for every, count in ((1, 0),) if alone else calls_until(ends, max(1, UNINTERRUPTED // size)):
             stored, steps = None if out is None or not count else out[:, k : k + count], every * max(count, 1)
             rows = {name: memory.laid(name, y) for name, y in changing(at, steps).items()}
@@ -240,7 +241,7 @@ class StepRun(PieceRun):
         np.concatenate(memory.lying(at), axis=1, out=x)
 
     def _in_turn(self, rows: Mapping[str, Array], at: int, every: int, count: int, out: Array | None) -> None:
-        """What `TimeLoop` does, call by call."""
+        """Do the work of `TimeLoop` call by call."""
         for step in range(every * count):
             self.t = self.begin + (at + step) * float(self.h[0, 0])
             self.write(rows, step)
@@ -251,7 +252,7 @@ class StepRun(PieceRun):
 
 
 def at_once(step: Lowered, q: Array, v: Array, tau: Array, gain: Array, h: Array, *numbers: Array) -> Array:
-    """One step of many states, each with a length of its own, h (m, 1) or (1,)."""
+    """One step of many states, with one length per state, h (m, 1), or one for all, (1,)."""
     if step.written_out:
         return step.kernel(q, v, tau, gain, h, *numbers)
     given = {"tau": tau, "gain": gain, **dict(zip(step.step.numbers, numbers))}
@@ -259,8 +260,9 @@ def at_once(step: Lowered, q: Array, v: Array, tau: Array, gain: Array, h: Array
 
 
 def calls_until(ends: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """The calls of machine code that move states until the last of `ends`, none of them of more than `most` steps: the
-    number of steps between two stored states, and how many of these there are; 0: none is stored yet.
+    """The calls of machine code that move states to the last of `ends`, each with at most `most` steps.
+
+    Yields the number of steps between two stored states, and the number of stored states; 0: none is stored yet.
     """
     gaps = np.diff(ends, prepend=0)
     changes = np.flatnonzero(np.diff(gaps)) + 1
@@ -278,12 +280,12 @@ def calls_until(ends: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bool, alone: bool) -> Array:
-    """What functions give at many states (m, nq), (m, nv): `FOUND` rows (m, nv).
+    """The results of functions at many states (m, nq), (m, nv): `FOUND` rows (m, nv).
 
-    `alone`: one state is handed over without its axis.
+    `alone`: a single state is passed without its batch axis.
     """
     total = np.zeros((FOUND, *v.shape))
-    q, v = q.copy(), v.copy()  # functions may keep them; where they came from, the next states will be
+    q, v = q.copy(), v.copy()  # functions may keep them, while the next states overwrite the originals
     q.flags.writeable = v.flags.writeable = False
     for term in functions:
         state = (q[0], v[0]) if alone and not term.batched else (q, v)
@@ -306,7 +308,7 @@ def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
 
 
 def _reals(found: Any, shape: tuple[int, ...]) -> Array:
-    """What a function gives as real numbers of this shape: of a complex number, no part is left out."""
+    """The result of a function as real numbers of this shape; complex numbers raise an error."""
     if found is None or masked(found):
         raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
     if (x := np.asarray(found)).dtype.kind not in "biuf":
@@ -334,7 +336,7 @@ def _name(function: Any) -> str:
 
 
 class Call:
-    """A function of arrays with its arguments."""
+    """A function of arrays, with its arguments."""
 
     def __init__(self, function: Any, inputs: Sequence[Array], out: Array) -> None:
         self.function = getattr(function, "ufunc", function)
@@ -348,9 +350,9 @@ class Call:
         return isinstance(self.function, np.ufunc)
 
     def words(self, keep: list[Any]) -> Iterator[tuple[list[int], Array]]:
-        """Function, data, and the addresses of arguments, dimensions and steps, as NumPy passes them; the arguments.
+        """Yield function, data, and the addresses of arguments, dimensions and steps, as NumPy passes them.
 
-        Several times, for one state after the other, where states and lanes do not lie at even distances.
+        Also yields the array of the arguments. If one stride cannot reach all states and lanes, yields once per state.
         """
         arrays, ranks = [*self.inputs, self.out], _ranks(self.function.signature)
         outer = self.out.shape[: self.out.ndim - ranks[-1]]
@@ -368,31 +370,31 @@ class Call:
 
 
 def _is_even(x: Array, rank: int) -> bool:
-    """Whether all that is not among the last axes lies at even distances."""
+    """Whether one stride reaches all entries along the axes before the last `rank` ones."""
     axes = [*zip(x.shape, x.strides)][: x.ndim - rank]
     return all(size == 1 or step == n * inner for (size, step), (n, inner) in pairwise(axes))
 
 
 def address(x: Array) -> int:
-    """Where an array lies: quicker than `x.ctypes.data`."""
+    """The address of an array: faster than `x.ctypes.data`."""
     return x.__array_interface__["data"][0]
 
 
 @cache
 def _ranks(signature: str) -> list[int]:
-    """How many core axes every array of a gufunc has."""
+    """The number of core axes of every array of a gufunc."""
     cores = signature.replace("->", ",").replace("),(", ")|(").split("|")
     return [core.count(",") + 1 if core != "()" else 0 for core in cores]
 
 
-NOTHING = [[np.zeros((1, 1), np.int32)]] * 2  # a state to be stored where there is none: loops run at least once
+NOTHING = [[np.zeros((1, 1), np.int32)]] * 2  # a placeholder if no states are stored: loops run at least once
 
 
 class TimeLoop:
     """All calls of a step, one after the other, for many steps, in machine code.
 
-    operands    what the calls read and write, by name
-    lying       the columns of the states before the first step of a pair and before the second one, if some are stored
+    operands    the arrays that the calls read and write, by name
+    lying       the columns of the states before the first and before the second step of a pair, if states are stored
     """
 
     def __init__(self, calls: Sequence[Sequence[Call]], operands: Mapping[str, Array],
@@ -418,12 +420,13 @@ class TimeLoop:
             parts.append([address(first), address(second), first.strides[0], size // WORD, sum(widths)])
             widths.append(size)
         self._parts = np.array(parts, dtype=np.int64)
-        self._aside = np.empty((len(lying[0][0]), 1, sum(widths)), np.int8)  # in place of states that are not stored
+        self._aside = np.empty((len(lying[0][0]), 1, sum(widths)), np.int8)  # receives states that are not stored
         self._function, self._code = _function()
 
     def __call__(self, rows: Mapping[str, Array], at: int, every: int, count: int, out: Array | None) -> None:
-        """Steps from the at-th on, with operands in rows (1 or steps, ...) of arrays; out[:, k] is what the states are
-        after `every` steps each, for k < count.
+        """Take count * every steps, beginning with step `at`; store the states after each `every` steps as out[:, k].
+
+        `rows`: operands that change, (1 or steps, ...), by name.
         """
         for place, (name, args, k, offset) in zip(self._places, self._slots):
             x = rows.get(name)
@@ -440,7 +443,7 @@ TYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "double": ctypes.c_doubl
 
 
 def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple[Any, Any]:
-    """(a function whose body `write` writes, the code that must live as long as it does); LLVM's types by name."""
+    """A function whose body `write` writes, and its code, which must live as long; parameters: LLVM's types by name."""
 
     def written() -> str:
         host = codegen.host()
@@ -453,9 +456,9 @@ def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple
     return ctypes.CFUNCTYPE(None, *(TYPES[kind] for kind in parameters.values()))(loaded.address), loaded
 
 
-LAW = ("tau", "gain")  # the inputs of a step that belong to the law
+LAW = ("tau", "gain")  # the inputs of a step from the law
 POINTERS = ("calls", "places", "parts", "out")
-WORD = 4  # bytes that are copied at once
+WORD = 4  # bytes copied at a time
 
 
 @cache
@@ -466,8 +469,9 @@ def _function() -> tuple[Any, Any]:
 
 
 def _write(w: LLVMWriter) -> None:
-    """For every step: all calls of its half of the table; then every place moves on by its stride. After every so many
-    steps, the states are stored.
+    """Write the loop: per step all calls of its half of the table, then each moving address advances by its stride.
+
+    After each `every` steps, the states are stored.
     """
     with w.loop("stored", 0) as stored:
         first = w.i64("add", "%at", w.i64("mul", stored.i, "%every"))

@@ -1,4 +1,4 @@
-"""Trajectory: the result of simulations and rollouts: times, states, and the quantities derived from them on demand."""
+"""Trajectory, the result of simulations and rollouts: times, states, and quantities derived from them on demand."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ MOST_NUMBERS = 2**23  # coordinates that are interpolated at a time
 class Trajectory:
     """Hold a motion: one row per time, and quantities derived from the rows by name.
 
-    `run["pose.hand"]` is any quantity: "q", "v.NAME", "pose.NAME", "position.NAME", "energy", ... A rollout has batch
-    axes before the rows: q (..., m, nq), v (..., m, nv), and no a and tau.
+    `run["pose.hand"]` computes a quantity by its name: "q", "v.NAME", "pose.NAME", "position.NAME", "energy", ... A
+    rollout has batch axes before the rows: q (..., m, nq), v (..., m, nv), and no a and tau.
 
     Parameters
     ----------
@@ -54,27 +54,26 @@ class Trajectory:
     a : (m, nv) array_like, optional
         Accelerations, in rad/s^2 and m/s^2.
     tau : (m, nv) array_like, optional
-        The sum of all forces as they are felt at the joints, in N m and N.
+        The sum of all forces, as torques at the joints, in N m and N.
     about : dict, optional
-        How it was made.
+        How the motion was made.
     dense : Dense, optional
-        What lies between the rows, if the run kept it.
+        The motion between the rows, if the run kept it.
     columns : sequence of str, optional
         Names of chosen quantities; q, v, a and tau are then None unless they are among them.
     values : (m, k) array_like, optional
         The chosen quantities.
     stop_time : (...) ndarray, optional
-        When each trajectory of a rollout stopped first, in s; NaN if it did not.
+        When each trajectory of a rollout first stopped, in s; NaN if it did not.
     stop_reason : (..., m) ndarray, optional
-        By which of the stops, 1 for the first, 0 for none; where trajectories begin again, by the last one since the
-        row before.
+        The number of the stop, 1 for the first, 0 for none; with resets, the last stop since the row before.
     batch : ModelBatch, optional
         The machines that moved, if they differ.
 
     Raises
     ------
     ArgumentError
-        The shapes do not go together, or the times decrease.
+        The shapes do not match, or the times decrease.
 
     Examples
     --------
@@ -93,7 +92,7 @@ class Trajectory:
     a: Any = None
     tau: Any = None
     about: dict[str, Any] = field(default_factory=dict)
-    dense: Dense | None = None  # what lies between the rows, if the run kept it
+    dense: Dense | None = None  # the motion between the rows, if the run kept it
     columns: Sequence[str] | None = None
     values: Any = None
     stop_time: Any = None
@@ -124,7 +123,7 @@ class Trajectory:
         Parameters
         ----------
         machine : Model or ModelBatch
-            What moved.
+            The machine, or one per trajectory.
         t : (m,) ndarray
             Times, in s.
         q : (..., m, nq) ndarray
@@ -132,7 +131,7 @@ class Trajectory:
         v : (..., m, nv) ndarray
             Velocities, in rad/s and m/s.
         about : dict
-            How it was made.
+            How the motion was made.
         **stopped : (...) or (..., m) ndarray
             `stop_time` and `stop_reason`.
 
@@ -146,7 +145,7 @@ class Trajectory:
 
     @classmethod
     def kept(cls, model: Model, t: Array, values: Array, columns: Sequence[str], about: dict[str, Any]) -> Trajectory:
-        """Make a trajectory of chosen quantities; those of q, v, a and tau that are complete are known.
+        """Make a trajectory of chosen quantities; it has q, v, a and tau if all their columns are among them.
 
         Parameters
         ----------
@@ -155,11 +154,11 @@ class Trajectory:
         t : (m,) ndarray
             Times, in s.
         values : (m, k) ndarray
-            The quantities, a column each.
+            The quantities, one per column.
         columns : sequence of str
-            Their names.
+            The names of the columns.
         about : dict
-            How it was made.
+            How the motion was made.
 
         Returns
         -------
@@ -186,7 +185,7 @@ class Trajectory:
 
     @property
     def machines(self) -> Any:
-        """The model, or the batch of models with an axis for the rows: what functions of the rows take."""
+        """The model, or the batch of models with an axis for the rows, for functions of the rows."""
         if self.batch is None or not self.batch.shape:
             return self.model
         places = {name: len(self.batch.shape) for name in self.batch.varied}
@@ -201,8 +200,8 @@ class Trajectory:
         Parameters
         ----------
         name : str
-            "q", "v.link2", "pose.hand", "position.hand", "energy", ..., as in `keep` of `simulate`; of a run that kept
-            chosen quantities, one of these.
+            "q", "v.link2", "pose.hand", "position.hand", "energy", ..., as in `keep` of `simulate`; if the run kept
+            chosen quantities, one of them.
 
         Returns
         -------
@@ -259,9 +258,9 @@ class Trajectory:
 
     @property
     def energy(self) -> Array:
-        """The kinetic energy and the potential of gravity, (..., m), in J; without that of springs.
+        """The kinetic energy and the potential of gravity, (..., m), in J; without the potential of springs.
 
-        It is constant where no forces act on the joints.
+        It is constant if no forces act on the joints.
         """
         return self.kinetic_energy + self.potential_energy
 
@@ -279,7 +278,7 @@ class Trajectory:
 
     @cached_property
     def drift(self) -> Array:
-        """The deviation of each quaternion from unit length, (..., m, number of them)."""
+        """The deviation of each quaternion from unit length, (..., m, number of quaternions)."""
         self._need("q")
         return Coordinates(self.model).lengths(self.q) - 1
 
@@ -294,7 +293,7 @@ class Trajectory:
         Returns
         -------
         path : (..., m, 3) ndarray
-            Its places in the base's frame, in m.
+            Its positions in the base's frame, in m.
 
         Raises
         ------
@@ -309,11 +308,10 @@ class Trajectory:
         return self[f"position.{body}"]
 
     def at(self, t: ArrayLike) -> tuple[Array, Array]:
-        """Find the state at any times between the first row and the last.
+        """Interpolate the state at any times between the first row and the last.
 
-        A trajectory that `simulate` returned has the continuous extension of every step. Others, and very long ones,
-        are interpolated by quintics through q, v and a of their rows: rows of a stiff motion must then be close to each
-        other.
+        A trajectory from `simulate` has the continuous extension of every step. Others, and very long ones, are
+        interpolated by quintics through q, v and a of their rows: for stiff motion, rows must then be close together.
 
         Parameters
         ----------
@@ -330,7 +328,7 @@ class Trajectory:
         Raises
         ------
         ArgumentError
-            A time lies outside, or the run did not keep q, v and a.
+            A time lies outside the rows, or the run did not keep q, v and a.
         """
         self._need("q", "v", "a")
         times = real_array("t", t)
@@ -344,7 +342,7 @@ class Trajectory:
         rest = np.flatnonzero(~known)
         for own in np.array_split(rest, 1 + rest.size * self.model.nq // MOST_NUMBERS):
             k = self.t.searchsorted(flat[own], "right") - 1
-            after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of zero length
+            after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of zero length
             before, behind = (np.hstack([self.q[i], self.v[i], self.a[i]]) for i in (k, after))
             q[own], v[own] = interpolate(Coordinates(self.model), self.t[k], before, self.t[after], behind, flat[own])
         return q.reshape(*times.shape, self.model.nq), v.reshape(*times.shape, self.model.nv)
@@ -374,7 +372,7 @@ class Trajectory:
     def to_csv(self, path: str | Path) -> None:
         """Write a text file: the names of the columns, then one line per row.
 
-        Every number has all its digits. A comment (#) at the end says how the run was made.
+        Numbers have all their digits. A comment (#) at the end says how the run was made.
 
         Parameters
         ----------
@@ -394,12 +392,12 @@ class Trajectory:
         tables.write_parquet(path, self.names, self.table, self.about)
 
     def save(self, path: str | Path) -> None:
-        """Write a trajectory file with a checksum; a file that is there is replaced when the new one is complete.
+        """Write a trajectory file with a checksum; it replaces an existing file only when it is complete.
 
         Parameters
         ----------
         path : str or Path
-            The file, as a rule *.traj; `Trajectory.load` reads it.
+            The file, usually *.traj; `Trajectory.load` reads it.
         """
         rows, dense = self.table, {} if self.dense is None else self.dense.saved()
         rows = rows if self.columns is not None else rows[:, :-2]
@@ -408,7 +406,7 @@ class Trajectory:
 
     @classmethod
     def load(cls, path: str | Path, *, damaged: bool = False) -> Trajectory:
-        """Read a trajectory file: of `save`, or of a run that was recorded with `file=`.
+        """Read a trajectory file, from `save` or from a run that was recorded with `file=`.
 
         Parameters
         ----------
@@ -420,12 +418,12 @@ class Trajectory:
         Returns
         -------
         run : Trajectory
-            The motion; it knows its model.
+            The motion, with its model.
 
         Raises
         ------
         RecordingError
-            It is no such file, or it is damaged.
+            It is not a trajectory file, or it is damaged.
         """
         found = recording.sound(path, damaged)
         model, rows, columns = toml.read(found.header["model"], str(path)), found.rows, found.header.get("columns")
@@ -441,7 +439,7 @@ class Trajectory:
 
     @classmethod
     def from_rows(cls, model: Model, rows: Array, about: dict[str, Any]) -> Trajectory:
-        """Make a trajectory of rows (t, q, v, a, tau).
+        """Make a trajectory from rows (t, q, v, a, tau).
 
         Parameters
         ----------
@@ -450,7 +448,7 @@ class Trajectory:
         rows : (m, 1 + nq + 3 nv) ndarray
             The rows.
         about : dict
-            How it was made.
+            How the motion was made.
 
         Returns
         -------
@@ -472,31 +470,31 @@ class Trajectory:
 
     def plot(self, what: Sequence[str] | str | Path | None = None, path: str | Path | None = None, *,
              joints: Any = None, units: str = "deg", theme: str = "light") -> Any:  # fmt: skip
-        """Plot quantities over time, a panel for each unit and limb.
+        """Plot quantities over time, one panel per unit and limb.
 
         Parameters
         ----------
         what : sequence of str, or Path, optional
-            Of "q", "v", "a", "tau" and "energy"; or a file to write. Default: q and the energy; of a run that kept
-            chosen quantities, these.
+            Some of "q", "v", "a", "tau" and "energy"; or a file to write. Default: q and the energy, or the chosen
+            quantities that the run kept.
         path : str or Path, optional
             A file to write: .png, .svg or .pdf.
         joints : sequence of str or int, optional
-            The joints that are drawn. Default: all.
+            The joints to draw. Default: all.
         units : str, default "deg"
-            Of angles: "deg" or "rad".
+            Units of angles: "deg" or "rad".
         theme : str, default "light"
-            "light" or "dark" paper.
+            "light" or "dark" background.
 
         Returns
         -------
         figure : Figure
-            Of matplotlib; a notebook shows it.
+            A figure of matplotlib; a notebook shows it.
 
         Raises
         ------
         ArgumentError
-            A quantity or a joint is not known.
+            There is no such quantity or joint.
         """
         if isinstance(what, str | Path):
             what, path = None, what
@@ -506,12 +504,12 @@ class Trajectory:
     def view(self, path: str | Path | None = None) -> Path:
         """Play the motion in the browser, or write the page that plays it.
 
-        Of many trajectories, the first is drawn as a machine and some of the others as lines.
+        The first of many trajectories is drawn as a machine, some of the others as lines.
 
         Parameters
         ----------
         path : str or Path, optional
-            Where the page is written. Default: a temporary file that is opened in the browser.
+            The file to write. Default: a temporary file that is opened in the browser.
 
         Returns
         -------
@@ -522,14 +520,14 @@ class Trajectory:
 
     def picture(self, path: str | Path, t: float | None = None, *, size: tuple[int, int] = (1280, 800),
                 theme: str = "light") -> Path:  # fmt: skip
-        """Write what the page shows at one time as a .png file; needs Chromium or Chrome.
+        """Write a .png picture of the page at one time; needs Chromium or Chrome.
 
         Parameters
         ----------
         path : str or Path
             The file.
         t : float, optional
-            The time, in s. Default: the first.
+            The time, in s. Default: the first time.
         size : tuple of int, default (1280, 800)
             Width and height in pixels.
         theme : str, default "light"
@@ -573,19 +571,19 @@ class Trajectory:
         return page.recorded_scene(self)
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: the page, if this is one motion of a whole machine."""
+        """The page that a notebook shows, if this is one motion with whole rows."""
         return page.inline(self) if self.a is not None and np.ndim(self.q) == 2 else None
 
     def motion(self) -> Trajectory:
-        """Add the velocities and accelerations that were not kept, for what needs them, such as the page.
+        """Add velocities and accelerations that were not kept, for example for the page.
 
-        Velocities are those of straight lines from row to row, accelerations those of straight lines from one velocity
-        to the next.
+        Velocities come from straight lines between the configurations of rows, accelerations from straight lines
+        between velocities.
 
         Returns
         -------
         run : Trajectory
-            With q, v and a, and with torques if they were kept.
+            The motion with q, v and a, and with torques if they were kept.
         """
         self._need("q")
         steps = np.maximum(np.diff(self.t), 1e-300)[:, None]
@@ -598,16 +596,16 @@ class Trajectory:
 
 
 def _at_rows(between: Array, rows: int) -> Array:
-    """Rates at rows, from those between them."""
+    """Rates at rows, from the rates between rows."""
     if rows < 2:
         return np.zeros((rows, between.shape[1]))
     return np.concatenate([between[:1], (between[1:] + between[:-1]) / 2, between[-1:]])
 
 
 def header(model: Model, about: dict[str, Any], columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """The header of a trajectory file: the model, how the motion was made, and by which torsor, when.
+    """The header of a trajectory file: the model, how the motion was made, versions of software, and the date.
 
-    `columns` are those of chosen quantities; without them, rows are whole.
+    `columns`: the names of chosen quantities; None: whole rows.
     """
     width = 1 + (model.nq + 3 * model.nv if columns is None else len(columns))
     chosen = {} if columns is None else {"columns": [*columns]}
