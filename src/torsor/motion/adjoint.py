@@ -257,6 +257,27 @@ class AdjointRun(PieceRun):
         return found.reshape(*found.shape[:2], prod(found.shape[2:]))
 
 
+def at_once(low: Adjoint, h: Array, given: Mapping[str, Array], x: Array, seeds: Array) -> dict[str, Array]:
+    """The cotangents (m, k, ...) of q, v and the commands for one step from m states x, each with k seeds.
+
+    `seeds` (k, 2 nv) are cotangents of the state after the step; `given` holds the other inputs, (m or 1, ...) each.
+    """
+    step, nv, m, k = low.step, low.step.model.nv, len(x), len(seeds)
+    names = "q", "v", "tau"
+    if low.written_out and isinstance(low.row.kernel, np.ufunc):  # states are the inner axis: they are the lanes
+        state = x[:, : step.model.nq], x[:, step.model.nq :], given["tau"], given["gain"]
+        none = np.zeros(max(nv, given["gain"].shape[-1]))
+        pairs = chain(*((g[:, None], none[:nv]) for g in np.split(seeds, 2, axis=1)))
+        numbers = (given[name] for name in step.numbers)
+        row = low.row.kernel(*state, h, *numbers, *pairs, none[: given["gain"].shape[-1]])
+        return {name: row[..., low.row.places[name]].swapaxes(0, 1) for name in names}
+    rows = np.repeat(np.arange(m), k)
+    many = {name: y if len(y) == 1 < m else y[rows] for name, y in given.items()}
+    run = AdjointRun(low, len(rows), h, many)
+    ((_, row),) = run(x[rows][None], np.tile(seeds, (m, 1))[None], {})
+    return {name: (y := run.of(name, row)[0]).reshape(m, k, *y.shape[1:]) for name in names}
+
+
 def columns(rows: Array, parts: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
     """Cut rows (m, ...) into the arrays that they contain one after the other, (m, k) each."""
     found, start = {}, 0

@@ -23,7 +23,7 @@ from torsor.inputs import PARAMETERS
 from torsor.model.batch import machine_of, require_models
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
-from torsor.motion.adjoint import AdjointRun, adjoint_of
+from torsor.motion.adjoint import AdjointRun, adjoint_of, at_once
 from torsor.motion.driver import CHUNK, PATH, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
@@ -411,19 +411,11 @@ def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float =
     x = np.concatenate([part["q"], part["v"]], axis=1)
     new = np.empty((m, 1, nq + nv))
     states.move(states.run(part), part, x.copy(), (1,), new)
-    rows = np.repeat(np.arange(m), 2 * nv)
-    names = ("commands", "values", *setup.step.numbers)
-    many = {name: part[name][rows] if len(part[name]) == m else part[name] for name in names}
-    given = {"tau": many["commands"][:, 0], "gain": many["values"][:, 0]}
-    given |= {name: many[name] for name in setup.step.numbers}
-    changing = states.changing(part, 0, 1)
-    changing = {name: y[:, rows] if y.shape[1] == m else y for name, y in changing.items()}
-    if WAVES in changing:
-        given[WAVES] = np.array(np.broadcast_to(changing[WAVES][0], (len(rows), *setup.step.inputs[WAVES])))
-    back = AdjointRun(adjoint_of(setup.step, "float64"), len(rows), np.array([setup.length]), given)
-    seeds = np.tile(np.eye(2 * nv), (m, 1))
-    ((_, found),) = back(x[rows][None], seeds[None], changing)
-    dx = np.concatenate([back.of(name, found)[0] for name in "qv"], axis=-1).reshape(*batch, 2 * nv, 2 * nv)
-    by_tau = back.of("tau", found)[0].reshape(len(rows), setup.step.slots, setup.law.rows, nv)[:, :, 0].sum(axis=1)
+    given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
+    given |= {name: part[name] for name in setup.step.numbers}
+    given |= {name: y[0] for name, y in states.changing(part, 0, 1).items()}
+    found = at_once(adjoint_of(setup.step, "float64"), np.array([setup.length]), given, x, np.eye(2 * nv))
+    dx = np.concatenate([found["q"], found["v"]], axis=-1).reshape(*batch, 2 * nv, 2 * nv)
+    by_tau = found["tau"].reshape(m, 2 * nv, setup.step.slots, setup.law.rows, nv)[:, :, :, 0].sum(axis=2)
     q_new, v_new = (y.reshape(*batch, y.shape[1]) for y in np.split(new[:, 0], [nq], axis=1))
     return StepDerivatives(q_new, v_new, dx, by_tau.reshape(*batch, 2 * nv, nv))

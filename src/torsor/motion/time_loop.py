@@ -356,7 +356,7 @@ class Call:
         """
         arrays, ranks = [*self.inputs, self.out], _ranks(self.function.signature)
         outer = self.out.shape[: self.out.ndim - ranks[-1]]
-        several = not all(map(_is_even, arrays, ranks))
+        several = len(outer) > 1 and not all(map(_is_even, arrays, ranks))
         for k in range(outer[0] if several else 1):
             parts = [x[k] if several and x.ndim - rank == len(outer) else x for x, rank in zip(arrays, ranks)]
             count = prod(outer[several:])
