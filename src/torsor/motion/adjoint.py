@@ -257,7 +257,7 @@ class AdjointRun(PieceRun):
         return found.reshape(*found.shape[:2], prod(found.shape[2:]))
 
 
-def at_once(low: Adjoint, h: Array, given: Mapping[str, Array], x: Array, seeds: Array) -> dict[str, Array]:
+def cotangents(low: Adjoint, h: Array, given: Mapping[str, Array], x: Array, seeds: Array) -> dict[str, Array]:
     """The cotangents (m, k, ...) of q, v and the commands for one step from m states x, each with k seeds.
 
     `seeds` (k, 2 nv) are cotangents of the state after the step; `given` holds the other inputs, (m or 1, ...) each.

@@ -23,13 +23,13 @@ from torsor.inputs import PARAMETERS
 from torsor.model.batch import machine_of, require_models
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
-from torsor.motion.adjoint import AdjointRun, adjoint_of, at_once
+from torsor.motion.adjoint import AdjointRun, adjoint_of, cotangents
 from torsor.motion.driver import CHUNK, PATH, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
 from torsor.motion.lowering import WAVES
 from torsor.motion.steps import METHODS
-from torsor.motion.time_loop import StepRun
+from torsor.motion.time_loop import StepRun, at_once
 
 Array = NDArray[Any]
 NUDGE = 7.310585786e-4  # the change of a parameter; not a round number, so that it makes no parameter zero
@@ -409,13 +409,15 @@ def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float =
     states = States(setup, checked_states(model, {"q": q, "v": v}), 1)
     part, nq, nv, m, batch = states.part(slice(None)), model.nq, model.nv, states.count, states.batch
     x = np.concatenate([part["q"], part["v"]], axis=1)
-    new = np.empty((m, 1, nq + nv))
-    states.move(states.run(part), part, x.copy(), (1,), new)
     given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
     given |= {name: part[name] for name in setup.step.numbers}
     given |= {name: y[0] for name, y in states.changing(part, 0, 1).items()}
-    found = at_once(adjoint_of(setup.step, "float64"), np.array([setup.length]), given, x, np.eye(2 * nv))
+    h, kernels = np.array([setup.length]), setup.kernels("float64")
+    new = at_once(
+        kernels, x[:, :nq], x[:, nq:], given["tau"], given["gain"], h, *(given[name] for name in setup.step.numbers)
+    )
+    found = cotangents(adjoint_of(setup.step, "float64"), h, given, x, np.eye(2 * nv))
     dx = np.concatenate([found["q"], found["v"]], axis=-1).reshape(*batch, 2 * nv, 2 * nv)
     by_tau = found["tau"].reshape(m, 2 * nv, setup.step.slots, setup.law.rows, nv)[:, :, :, 0].sum(axis=2)
-    q_new, v_new = (y.reshape(*batch, y.shape[1]) for y in np.split(new[:, 0], [nq], axis=1))
+    q_new, v_new = (y.reshape(*batch, y.shape[1]) for y in np.split(new, [nq], axis=1))
     return StepDerivatives(q_new, v_new, dx, by_tau.reshape(*batch, 2 * nv, nv))

@@ -380,6 +380,11 @@ def address(x: Array) -> int:
     return x.__array_interface__["data"][0]
 
 
+def _extent(x: Array) -> int:
+    """How many bytes the numbers of an array span."""
+    return sum((size - 1) * step for size, step in zip(x.shape, x.strides)) + x.itemsize
+
+
 @cache
 def _ranks(signature: str) -> list[int]:
     """The number of core axes of every array of a gufunc."""
@@ -401,16 +406,12 @@ class TimeLoop:
                  lying: Sequence[Sequence[Array]] = NOTHING) -> None:  # fmt: skip
         self._keep: list[Any] = []
         rows, self._slots, self._operands = [], [], operands
-        places = {name: address(x) for name, x in operands.items()}
+        places = [(name, address(x), address(x) + _extent(x)) for name, x in operands.items()]
         for call in (call for half in calls for call in half):
-            there = {
-                name: [k for k, y in enumerate([*call.inputs, call.out]) if np.may_share_memory(x, y)]
-                for name, x in operands.items()
-            }
             for words, args in call.words(self._keep):
                 rows.append(words)
-                for name, own in there.items():
-                    self._slots += [(name, args, k, args.item(k) - places[name]) for k in own]
+                for k, at in enumerate(args.tolist()):
+                    self._slots += [(name, args, k, at - start) for name, start, end in places if start <= at < end]
         self._calls, self._count = np.array(rows, dtype=np.int64), len(rows) // len(calls)
         self._turns = 0 if len(calls) == 1 else 8 * self._calls.shape[1] * self._count  # bytes to the other half
         self._places = np.array([[args.ctypes.data + 8 * k, 0] for _, args, k, _ in self._slots], dtype=np.int64)
