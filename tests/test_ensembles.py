@@ -469,6 +469,12 @@ def test_what_became_of_members_cannot_be_changed_without_a_word(tmp_path):
     with pytest.raises(ts.StoreError, match="status/c/1 does not fit its digest"):
         broken["status"]
     assert np.array_equal(study(path)["status"], whole)
+    times = path / "t" / "c" / "0"
+    content = bytearray(times.read_bytes())
+    content[9] ^= 2
+    times.write_bytes(content)
+    with pytest.raises(ts.StoreError, match="t/c/0 does not fit its digest"):
+        ts.Study(path).times  # noqa: B018
 
 
 def test_a_store_of_another_study_is_refused(tmp_path):

@@ -400,7 +400,7 @@ class Study:
         variables.append(Variable("digest", chunks, 1, (count, zarr.DIGEST), "uint8", ("chunk", "array", "byte")))
         times = plan.timing.times[plan.every - 1 :: plan.every]
         variables.append(Variable("t", len(times), len(times), (), "float64", ("time",)))
-        Group.create(place, variables, _about(plan)).put("t", 0, times)
+        Group.create(place, variables, _about(plan), times)
         return cls._made(plan, path, chunk, shard)
 
     # -- the content

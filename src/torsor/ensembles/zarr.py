@@ -20,6 +20,7 @@ from torsor.errors import ArgumentError
 
 Array = NDArray[Any]
 DIGEST = 16  # bytes
+TIMES = "t/c/0"
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,18 @@ class Group:
         self.variables = {name: self._variable(name) for name in names}
 
     @classmethod
-    def create(cls, place: StorePlace, variables: Sequence[Variable], attributes: Mapping[str, Any]) -> Group:
+    def create(cls, place: StorePlace, variables: Sequence[Variable], attributes: Mapping[str, Any],
+               times: Array) -> Group:  # fmt: skip
         """A new group, or the one that another process has made meanwhile; its metadata are written last."""
         nodes = {variable.name: variable.metadata() for variable in variables}
         for inner in sorted({name.rpartition("/")[0] for name in nodes} - {""}):
             inside = {name.removeprefix(f"{inner}/"): x for name, x in nodes.items() if name.startswith(f"{inner}/")}
             nodes[inner] = _group({}, inside)
+        content = np.ascontiguousarray(times, "<f8").tobytes()
         attributes = dict(attributes) | {"arrays": [variable.name for variable in variables]}
+        attributes["times"] = _digest(content).hex()
         files = {f"{name}/zarr.json": json.dumps(x).encode() for name, x in nodes.items()}
+        files[TIMES] = content
         files["zarr.json"] = json.dumps(_group(attributes, nodes), indent=1).encode()
         place.create(files)
         return cls(place)
@@ -130,6 +135,8 @@ class Group:
     def get(self, name: str, chunk: int) -> Array | None:
         """A chunk, or None if it is missing or incomplete; one that does not match its digest is refused."""
         variable, content = self.variables[name], self.place.read(self._file(name, chunk))
+        if name == "t" and "times" in self.attributes and _digest(content or b"").hex() != self.attributes["times"]:
+            raise StoreError(f"{self.place.address}/{TIMES} does not fit its digest: the store is damaged")
         digests = self.get("digest", chunk) if content is not None and name in self.digested else None
         if digests is not None and _digest(content) != digests[0, self.digested.index(name)].tobytes():
             raise StoreError(
