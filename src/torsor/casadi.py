@@ -1,7 +1,7 @@
 """`to_casadi`: a function of a model as a `casadi.Function`, with exact first and second derivatives.
 
-A CasADi matrix (n, nodes) is a NumPy array (nodes, n) in the same memory.  So nothing is copied on the way to a
-program, and all nodes are the states of one call.
+A CasADi matrix (n, nodes) is a NumPy array (nodes, n) in the same memory. So nothing is copied, and all nodes are the
+states of one call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torsor.model.model import Model, require_model
 
 try:
     import casadi as ca
-except ImportError:  # found out by who calls `to_casadi`, not by who asks torsor for its names
+except ImportError:  # `to_casadi` reports this, not the import of torsor
     ca = None  # type: ignore[assignment]
 
 Array = NDArray[Any]
@@ -42,7 +42,7 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
     model : Model
         A `torsor.Model`.
     function : callable
-        Any function that `torsor.compile` takes, but `vjp` and `jvp`: CasADi differentiates F itself.
+        Any function that `torsor.compile` takes, except `vjp` and `jvp`: CasADi differentiates F itself.
     nodes : int, default 1
         The number of columns.
     **options : bool, int, str or (n, 4, 4) array_like
@@ -53,11 +53,11 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
     -------
     casadi.Function
         Its inputs have the names of the arguments; its output is "out".  A result with several axes, such as a matrix,
-        is one column per node, row by row.  First derivatives and Hessians of products with multipliers are exact,
-        and sparse: blocks per node, without structural zeros.  Derivatives by a quaternion are by its four numbers.
-        Functions that are derivatives themselves (`torsor.forward_dynamics_derivatives`) have values only; matrices
-        whose gradient is no single program have first derivatives.
-        Equal arguments give the same object, which lives as long as the process.
+        is one column per node, in row-major order. First derivatives and Hessians of products with multipliers are
+        exact and sparse: one block per node, without structural zeros. Derivatives with respect to a quaternion are
+        with respect to its four numbers. Functions that are derivatives themselves
+        (`torsor.forward_dynamics_derivatives`) have values only; matrices whose gradient is not a single program have
+        first derivatives only. Equal arguments give the same object, which exists until the process ends.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
     taken({name: x for name, x in options.items() if name in OptionalInputs.__annotations__})  # raises what is wrong
     given: dict[str, Any] = {name: x for name, x in options.items() if name == "Q" or x != DEFAULTS[name]}
     if given.get("body") is not None:
-        model.frame(given["body"])  # raises if there is none
+        model.frame(given["body"])  # raises if there is no such body
     if (Q := given.pop("Q", None)) is not None:
         given["Q"] = body_frames(model, Q)  # compared by content
     return _made(_ModelKey(model), function, nodes, tuple(sorted(given.items())))
@@ -105,22 +105,22 @@ class _ModelKey(NamedTuple):
         return isinstance(other, _ModelKey) and self.model.key == other.model.key
 
 
-@cache  # CasADi keeps no reference to the Python object of a Callback, and calls it as long as a graph lives
+@cache  # CasADi keeps no reference to the Python object of a Callback, but calls it as long as a graph exists
 def _made(same: _ModelKey, function: Callable[..., Any], nodes: int, options: tuple[tuple[str, Any], ...]) -> Any:
     blocks = Blocks(same.model, function, dict(options))
     return ValueCall(function.__name__, blocks, nodes, (blocks.inputs, ("out",)))
 
 
-_kept: list[Any] = []  # derivatives, which CasADi asks for once per function
+_kept: list[Any] = []  # derivatives, which CasADi requests once per function
 
 
 class NodeCall(Callback):
-    """A table of numbers at all nodes, as CasADi calls it.
+    """A table of numbers at all nodes, as a function for CasADi.
 
     ins     the sparsity of each input
     outs    the sparsity of each output
-    index   where its entries are among the numbers of the table; None: it has none
-    names   of the inputs and of the outputs
+    index   per output, the position of its entries among the numbers of the table; None: it has no entries
+    names   the names of the inputs and of the outputs
     """
 
     def __init__(self, name: str, blocks: Blocks, nodes: int, names: tuple[Sequence[str], Sequence[str]]) -> None:
@@ -136,7 +136,7 @@ class NodeCall(Callback):
         _kept.append(self)
         self.construct(name, {"enable_fd": False})
 
-    # ---- what a kind of table has ----
+    # ---- defined per kind of table ----
 
     def _table(self) -> BlockTable:
         raise NotImplementedError
@@ -154,22 +154,22 @@ class NodeCall(Callback):
         return {name: _array(x, shape) for (name, shape), x in zip(self.shapes, buffers)}
 
     def _columns(self, block: Block) -> tuple[Any, Block]:
-        """An output with a column per node."""
+        """An output with one column per node."""
         return ca.Sparsity.dense(block.shape[0], self.nodes), block
 
     def _diagonal(self, block: Block) -> tuple[Any, Block]:
-        """An output with a block per node, along the diagonal."""
+        """An output with one block per node, along the diagonal."""
         return ca.diagcat(*[_pattern(block)] * self.nodes), block
 
     def _by_input(self, block: Block, by: int) -> Any:
-        """The sparsity of a derivative by an input of this function."""
+        """The sparsity of a derivative with respect to an input of this function."""
         one = _pattern(block)
         if self.blocks.has_quaternions and self.blocks.inputs[by] == "q":
             to_velocities = _velocities(self.blocks.model).sparsity_out(0)
             one = (ca.DM(one, 1.0) @ ca.DM(to_velocities, 1.0)).sparsity()
         return ca.diagcat(*[one] * self.nodes)
 
-    # ---- what CasADi asks ----
+    # ---- what CasADi calls ----
 
     def get_n_in(self) -> int:
         return len(self.ins)
@@ -222,7 +222,7 @@ class ValueCall(NodeCall):
         found = JacobianCall(f"{name}_v", self.blocks, self.nodes, (names_in, names_out))
         return _by_coordinates(found, name, range(len(self.blocks.inputs)))
 
-    def has_jac_sparsity(self, out: int, by: int) -> bool:  # without it, CasADi takes all nodes to depend on all
+    def has_jac_sparsity(self, out: int, by: int) -> bool:  # without it, CasADi assumes that all nodes depend on all
         return self.blocks.has_derivatives
 
     def get_jac_sparsity(self, out: int, by: int, symmetric: bool) -> Any:
@@ -236,7 +236,7 @@ class ValueCall(NodeCall):
 
 
 class JacobianCall(NodeCall):
-    """J (m nodes, width nodes) by every input"""
+    """J (m nodes, width nodes) with respect to every input"""
 
     def _table(self) -> BlockTable:
         return self.blocks.jacobian
@@ -250,7 +250,7 @@ class JacobianCall(NodeCall):
 
 
 class GradientCall(NodeCall):
-    """J^T c (width, nodes) by every input"""
+    """J^T c (width, nodes) with respect to every input"""
 
     def _table(self) -> BlockTable:
         return self.blocks.gradient
@@ -286,7 +286,7 @@ class GradientCall(NodeCall):
 
 
 class HessianCall(GradientCall):
-    """d(J^T c) by every input, y and c"""
+    """The derivatives of J^T c with respect to every input, y and c"""
 
     def _table(self) -> BlockTable:
         return self.blocks.hessian
@@ -315,7 +315,7 @@ def _pattern(block: Block) -> Any:
 
 
 def _array(buffer: Any, shape: tuple[int, ...]) -> Array:
-    """The memory of CasADi as an array; no memory stands for zeros."""
+    """The memory of CasADi as an array; no memory means zeros."""
     return np.zeros(shape) if buffer is None else np.frombuffer(buffer).reshape(shape)
 
 
@@ -323,9 +323,9 @@ def _array(buffer: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _by_coordinates(call: NodeCall, name: str, inputs: Sequence[int | None]) -> Any:
-    """Blocks by coordinates from those along velocities: A N(q)^+, where v = N(q)^+ dq/dt.
+    """Blocks with respect to coordinates from those along velocities: A N(q)^+, where v = N(q)^+ dq/dt.
 
-    `inputs`: by which input each column of blocks is.  This is exact, because results do not depend on the length of a
+    `inputs`: the input of each column of blocks. This is exact, because results do not depend on the length of a
     quaternion.
     """
     q = call.blocks.inputs.index("q")
@@ -334,13 +334,13 @@ def _by_coordinates(call: NodeCall, name: str, inputs: Sequence[int | None]) -> 
 
 
 def _pulled_back(call: NodeCall, name: str) -> Any:
-    """The gradient by coordinates from that along velocities: N(q)^+T g."""
+    """The gradient with respect to coordinates from that along velocities: N(q)^+T g."""
     q = call.blocks.inputs.index("q")
     return _around(call, name, lambda out, N, k: ca.reshape(N.T @ ca.vec(out), -1, call.nodes) if k == q else out)
 
 
 def _around(call: NodeCall, name: str, change: Callable[[Any, Any, int], Any]) -> Any:
-    """A function that changes the outputs of a call; without quaternions, nothing has to be changed."""
+    """A function that changes the outputs of a call; without quaternions, the call itself."""
     if not call.blocks.has_quaternions:
         return call
     given = [ca.MX.sym(call.name_in(i), call.sparsity_in(i)) for i in range(call.n_in())]

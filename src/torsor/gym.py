@@ -1,12 +1,12 @@
-"""Environments for Gymnasium: N machines moved at once, with random models, and the same environments one by one.
+"""Environments for Gymnasium: N machines moved at once, with random models, or one environment at a time.
 
     import gymnasium, torsor.gym
 
     env = gymnasium.make("torsor/CartPole-v0")
     envs = gymnasium.make_vec("torsor/CartPole-v0", num_envs=4096, randomize={"mass": (0.8, 1.2)})
 
-An environment is a `Task`: a machine, its actions, and what is seen, paid and ended.  A step of all environments is one
-run of machine code; environments that end start anew in the same step.
+An environment is a `Task`: a machine, its actions, observations, rewards and the end of episodes. A step of all
+environments is one run of machine code; environments whose episode ends are reset in the same step.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ MEASURED = ("R", "p", "axis", "pitch")  # tasks measure with these: they are tho
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Define an environment. A subclass says how it begins, what is seen, what is paid and when it ends.
+    """Define an environment. A subclass defines how episodes begin and end, the observations and the rewards.
 
     Parameters
     ----------
     model : Model
-        The machine; what its joints do by themselves acts.
+        The machine; its joints' own springs, friction and limits act.
     driven : tuple of int
         The freedoms that actions drive, each from -1 to 1.
     gear : tuple of float
         The torque or force of each at action 1, in N m or N.
     step : float
-        Of the method, in s.
+        The step of the method, in s.
     substeps : int
         Steps per action.
     method : str, default "rk4"
-        Of fixed steps: "rk4", "semi-implicit" or "implicit-euler".
+        A method with fixed steps: "rk4", "semi-implicit" or "implicit-euler".
     episode : int, default 500
         The largest number of actions.
 
@@ -89,14 +89,14 @@ class Task:
     episode: int = 500
 
     def begin(self, rng: np.random.Generator, count: int) -> tuple[Array, Array, Array]:
-        """Draw how episodes begin.
+        """Draw the first states of episodes.
 
         Parameters
         ----------
         rng : numpy.random.Generator
-            What to draw from.
+            The random generator.
         count : int
-            Of environments.
+            The number of environments.
 
         Returns
         -------
@@ -105,12 +105,12 @@ class Task:
         v : (count, nv) ndarray
             The first velocities.
         goal : (count, k) ndarray
-            What else belongs to an episode, perhaps nothing: (count, 0).
+            Further data of an episode; (count, 0) if there is none.
         """
         raise NotImplementedError
 
     def observe(self, q: Array, v: Array, goal: Array) -> Array:
-        """Compute what is seen.
+        """Compute the observations.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class Task:
         v : (count, nv) ndarray
             Velocities.
         goal : (count, k) ndarray
-            As `begin` drew it.
+            As `begin` returned it.
 
         Returns
         -------
@@ -138,21 +138,21 @@ class Task:
         v : (count, nv) ndarray
             Velocities.
         seen : (count, m) ndarray
-            What `observe` gave.
+            The result of `observe`.
         action : (count, driven) ndarray
             From -1 to 1.
 
         Returns
         -------
         rewards : (count,) ndarray
-            Of the action.
+            The rewards of the action.
         ended : (count,) ndarray
-            Booleans.
+            Whether each episode has ended.
         """
         raise NotImplementedError
 
     def _around(self, rng: np.random.Generator, count: int, spread: float) -> tuple[Array, Array, Array]:
-        """Starts near zero: uniform numbers up to `spread`."""
+        """First states near zero: uniform numbers up to `spread`."""
         x = rng.uniform(-spread, spread, (count, self.model.nq + self.model.nv))
         return x[:, : self.model.nq], x[:, self.model.nq :], np.empty((count, 0))
 
@@ -296,12 +296,12 @@ class InvertedDoublePendulum(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class ArmReaching(Task):
-    """Bring the hand of an arm without weight to a goal: minus the distance and a hundredth of the squared actions.
+    """Bring the hand of an arm to a goal, without gravity: minus the distance and a hundredth of the squared actions.
 
     Parameters
     ----------
     hand : (float, float, float), default (0, 0, 0.107)
-        Where the hand is in the frame of the last body, in m. The others are those of `Task`, all with defaults.
+        The position of the hand in the frame of the last body, in m. The others are those of `Task`, all with defaults.
 
     Examples
     --------
@@ -350,7 +350,7 @@ TASKS: dict[str, Any] = {
 
 
 def _task(task: Any, render_mode: Any) -> Task:
-    """A task, or the one of this name; it is not drawn."""
+    """A task, or the task of this name; rendering is refused."""
     if render_mode is not None:
         raise ArgumentError(
             f"render_mode must be None, not {validate.shown(render_mode)}: environments draw nothing; "
@@ -362,13 +362,13 @@ def _task(task: Any, render_mode: Any) -> Task:
     return TASKS[task]()
 
 
-# ---- machines that are moved again and again ----
+# ---- machines that are moved repeatedly ----
 
 
 class Crowd:
-    """Many machines of one task: their states, moved in place, and their numbers, drawn anew when they start anew.
+    """Many machines of one task: their states, moved in place, and their numbers, redrawn when they are reset.
 
-    randomize  {field: (lowest, highest factor)} of the numbers of the task's model: a factor for each body or freedom
+    randomize  {field: (lowest, highest factor)} for the numbers of the task's model: one factor per body or freedom
     """
 
     def __init__(self, task: Task, count: int, randomize: Ranges | None) -> None:
@@ -378,7 +378,7 @@ class Crowd:
         self._hold(np.zeros((count, model.nq + model.nv)))
 
     def _hold(self, x: Array) -> None:
-        """Move these states, (count, nq + nv); the steps are prepared when they are taken."""
+        """Move these states, (count, nq + nv); the steps are prepared when they are first taken."""
         task, model = self.task, self.task.model
         self.x, self.q, self.v = x, x[:, : model.nq], x[:, model.nq :]
         self.tau = np.zeros((1, self.count, model.nv))
@@ -386,7 +386,7 @@ class Crowd:
         self._gear, self._driven = np.array(task.gear), list(task.driven)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Prepared steps know addresses of these states: a copy prepares its own."""
+        """Prepared steps contain addresses of these states, so a copy prepares its own."""
         return {name: getattr(self, name) for name in ("task", "count", "ranges", "machine", "x")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -400,7 +400,7 @@ class Crowd:
             if isinstance(self.machine, ModelBatch):
                 self.machine.replaced(where, **numbers)
                 self._renew(where)
-            else:  # the first time, which is all of them
+            else:  # the first time, for all machines
                 self.machine = ModelBatch(self.task.model, **numbers)
         if not self._runs:
             self._bind()
@@ -425,7 +425,7 @@ class Crowd:
         self._runs = [(some, states.run(states.part(some))) for some in rows]
 
     def _renew(self, where: Array) -> None:
-        """Let the prepared steps know the new numbers of some machines."""
+        """Update the prepared steps with the new numbers of some machines."""
         assert isinstance(self.machine, ModelBatch)
         if not self._runs:
             return
@@ -450,7 +450,7 @@ class Crowd:
             steps.write({"tau": steps.memory.laid("tau", self.tau[:, chunk[0]])})
             steps(self.x[chunk[0]], lambda first, count: {}, ends)
 
-        with np.errstate(all="ignore"):  # what diverges, ends
+        with np.errstate(all="ignore"):  # an episode that diverges ends
             if len(self._runs) == 1:
                 run(self._runs[0])
             else:
@@ -480,24 +480,24 @@ def _ranges(randomize: Any) -> dict[str, tuple[float, float]]:
 
 
 class VectorEnv(gymnasium.vector.VectorEnv):
-    """Run N environments of one task, moved at once; those that end start anew in the same step.
+    """Run N environments of one task at once; those whose episode ends are reset in the same step.
 
-    `info["final_obs"]` has what was seen last of episodes that ended in a step. A machine whose state is no longer
-    finite ends with a reward of zero.
+    `info["final_obs"]` has the last observations of episodes that ended in a step. If the state of a machine is no
+    longer finite, its episode ends with a reward of zero.
 
     Parameters
     ----------
     task : Task or str
         A task, or one of "CartPole", "Acrobot", "InvertedDoublePendulum", "ArmReaching".
     num_envs : int, default 1
-        How many.
+        The number of environments.
     randomize : dict, optional
-        {field: (lowest, highest factor)}: every machine has masses, damping, ... of its own, and others in its next
-        episode, {"mass": (0.8, 1.2), "inertia": (0.8, 1.2), "gravity": (0.9, 1.1)}.
+        {field: (lowest, highest factor)}: every machine has its own masses, damping, ..., redrawn for every episode,
+        such as {"mass": (0.8, 1.2), "inertia": (0.8, 1.2), "gravity": (0.9, 1.1)}.
     max_episode_steps : int, optional
-        Default: as the task says.
+        Default: that of the task.
     render_mode : None
-        Environments draw nothing.
+        Rendering is not supported.
 
     Raises
     ------
@@ -538,7 +538,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         seed : int, optional
             Of all that is drawn.
         options : dict, optional
-            "reset_mask": (num_envs,) booleans: those that start.
+            "reset_mask": (num_envs,) booleans, True for those that start.
 
         Returns
         -------
@@ -550,7 +550,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         Raises
         ------
         ArgumentError
-            The mask does not fit, or comes before a first reset of all.
+            The mask does not fit, or is given before a first reset of all.
         """
         super().reset(seed=seed)
         mask = (options or {}).get("reset_mask")
@@ -577,15 +577,15 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         Returns
         -------
         seen : (num_envs, m) ndarray
-            Observations; of environments that ended, those of the new episode.
+            Observations; for environments that were reset, those of the new episode.
         rewards : (num_envs,) ndarray
-            Of these actions.
+            The rewards of these actions.
         terminated : (num_envs,) ndarray
             Which episodes have ended.
         truncated : (num_envs,) ndarray
-            Which episodes were cut off after their last action.
+            Which episodes were cut off at the largest number of actions.
         info : dict
-            "final_obs", where an episode ended.
+            "final_obs", if an episode ended.
 
         Raises
         ------
@@ -615,7 +615,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
 
 
 def _final(seen: Array, done: Array, where: Array) -> dict[str, Any]:
-    """What Gymnasium's vector environments tell of episodes that ended in a step."""
+    """What Gymnasium's vector environments report about episodes that ended in a step."""
     last = np.full(len(seen), None, dtype=object)
     for k, row in zip(where.tolist(), seen[where]):
         last[k] = row
@@ -659,7 +659,7 @@ class MachineEnv(gymnasium.Env):
         seed : int, optional
             Of all that is drawn.
         options : dict, optional
-            None are known.
+            Ignored.
 
         Returns
         -------
@@ -687,11 +687,11 @@ class MachineEnv(gymnasium.Env):
         seen : (m,) ndarray
             The observation.
         reward : float
-            Of the action.
+            The reward of the action.
         terminated : bool
             The episode has ended.
         truncated : bool
-            False: Gymnasium's own wrapper counts the actions.
+            False: Gymnasium's own wrapper limits the number of actions.
         info : dict
             Empty.
 
@@ -724,14 +724,14 @@ def _actions(given: Any, shape: tuple[int, ...] | None) -> Array:
 
 
 def _spaces(task: Task) -> tuple[Box, Box]:
-    """Of what is seen and of actions."""
+    """The spaces of observations and of actions."""
     q, v, goal = task.begin(np.random.default_rng(0), 1)
     seen = task.observe(q, v, goal).shape[1:]
     return Box(-np.inf, np.inf, seen, np.float64), Box(-1.0, 1.0, (len(task.driven),), np.float32)
 
 
 def register() -> None:
-    """Let Gymnasium find the tasks: "torsor/CartPole-v0", ..., one by one and as vectors."""
+    """Register the tasks in Gymnasium: "torsor/CartPole-v0", ..., one at a time and as vectors."""
     for name, make in TASKS.items():
         if (known := f"torsor/{name}-v0") not in gymnasium.registry:
             gymnasium.register(

@@ -5,7 +5,7 @@
     fd = torsor.jax.function(arm, ts.forward_dynamics)
     step = jax.jit(jax.vmap(lambda q, v, tau: q + 1e-3 * fd(q, v, tau)))
 
-On a CPU, XLA calls torsor's machine code directly (`backends/xla.py`). `Bridge` says what the derivatives are.
+On a CPU, XLA calls torsor's machine code directly (`backends/xla.py`). `Bridge` defines the derivatives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ try:
     import jax
 except ImportError as error:
     raise ImportError("torsor.jax needs JAX: pip install 'torsor[jax]'") from error
-if jax.__version_info__ < (0, 7, 2):  # its XLA ends the process where it changes a graph around functions of others
+if jax.__version_info__ < (0, 7, 2):  # older XLA aborts the process when it rewrites a graph around custom calls
     raise ImportError(f"torsor.jax needs JAX 0.7.2 or newer, not {jax.__version__}: pip install -U 'torsor[jax]'")
 import jax.numpy as jnp
 from jax.core import ShapedArray
@@ -52,9 +52,9 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
              threads: int | None = None, **inputs: Unpack[OptionalInputs]) -> Callable[..., Any]:  # fmt: skip
     """Make a function of JAX arrays from a function of torsor.
 
-    It works under all transformations of JAX up to second derivatives, with the bits of `torsor.compile`: in float64 if
-    an argument is float64, or if all are integers and JAX's own numbers are, else in float32. It does not check its
-    numbers: NaN in one state gives NaN in that state.
+    It works under all transformations of JAX up to second derivatives, and its results equal those of `torsor.compile`
+    bit for bit. It computes in float64 if an argument is float64, or if all are integers and JAX's default is float64;
+    else in float32. It does not check its numbers: NaN in one state gives NaN in that state.
 
     Parameters
     ----------
@@ -65,24 +65,24 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     wrt : str or sequence of str, default ()
         Numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), as
         `model.inertial_parameters()` returns them; "gravity" (..., 3); "placement" (..., n, 6), a twist xi per joint:
-        M exp(xi) replaces the placement M, so zeros are the model as it is.
+        M exp(xi) replaces the placement M, so zeros keep the model unchanged.
     Q, body, method, specialised : optional
-        As in `torsor.compile`. In the frames Q are the numbers and the twists of `wrt`, too.
+        As in `torsor.compile`. With Q, the inertias and twists of `wrt` are also in these frames.
     threads : int, optional
-        Over how many of XLA's threads a large batch is spread. Default: one per core.
+        The number of XLA's threads over which a large batch is spread. Default: one per core.
     **inputs : bool
-        As in `torsor.compile`: `external`, `base_velocity`, `base_acceleration`: further arguments, before those by
-        `wrt`.
+        As in `torsor.compile`: `external`, `base_velocity`, `base_acceleration`. They are further arguments, before
+        those of `wrt`.
 
     Returns
     -------
     f : callable
-        Takes and returns arrays whose batch axes broadcast. Derivatives by q have nq numbers.
+        Takes and returns arrays whose batch axes broadcast. Derivatives with respect to q have nq numbers.
 
     Raises
     ------
     ArgumentError
-        An argument has another shape, or a third derivative is asked for.
+        An argument has another shape, or a third derivative is requested.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     """
     require_model(model)
     options = Options.checked(model, wrt, Q, inputs, body=body, method=method, specialised=specialised, threads=threads)
-    bridge(model, function, "float64", options)  # raises now what is wrong
+    bridge(model, function, "float64", options)  # raises early if an argument is wrong
 
     def call(*xs: Any) -> Any:
         arrays, dtype = _typed(xs)
@@ -109,7 +109,7 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
 
 
 def _typed(xs: Sequence[Any]) -> tuple[list[Any], str]:
-    """Arrays of one type, and its name: float64 if one is, or if none has floats and JAX's own are; else float32."""
+    """Arrays of one type and its name: float64 if any is, or if all are integers and JAX's default is, else float32."""
     arrays = [jnp.asarray(x) for x in xs]
     found = jnp.result_type(*arrays, *([] if arrays else [0.0]))
     if jnp.issubdtype(found, jnp.complexfloating):
@@ -125,7 +125,7 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
     """Make a function of JAX arrays from `torsor.rollout`: many steps and their gradient as one operation.
 
     It works under jit, vmap and grad. Forward and second derivatives are those of `jax.lax.scan` around a `function`.
-    Every call goes through Python. Over networks that differ, vmap takes turns.
+    Every call goes through Python. With different networks, vmap runs them one after another.
 
     Parameters
     ----------
@@ -136,10 +136,10 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
     step : float
         In s.
     forces : force or sequence of forces, default ()
-        What acts; no functions.
+        The forces; functions are refused.
     wrt : str or sequence of str, default ()
-        What is a further argument, in this order, after q and v: parameters of forces by the name of their class, such
-        as "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as in
+        Further arguments, in this order, after q and v: parameters of forces by the name of their class, such as
+        "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as in
         `function`. Their shapes are those in `forces` and `model`.
     **options : object
         `method`, `gravity` and `every` of `torsor.rollout`.
@@ -156,7 +156,7 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
 
     Examples
     --------
-    The gradient of the miss of a servo by its gain:
+    The gradient of a servo's squared error with respect to its gain:
 
     >>> import jax, torsor as ts, torsor.jax
     >>> servo = ts.PD(0.5, kp=10.0, kd=1.0)
@@ -206,11 +206,11 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
 # The primitive --------------------------------------------------------------------------------------------------------
 
 call_p = Primitive("torsor")  # its operands have one batch axis each, all of one size or of size 1
-call_p.multiple_results = True  # a row is an array per input
+call_p.multiple_results = True  # a row is one array per input
 
 
 def bind(b: Bridge, kind: str, xs: Sequence[Any]) -> list[Any]:
-    """A kind, for operands whose batch axes broadcast: its result, or an array per input."""
+    """A kind, for operands whose batch axes broadcast: its result, or one array per input."""
     cores = b.operand_shapes(kind)
     flat, batch = _flat(xs, cores)
     found = call_p.bind(*flat, b=b, kind=kind)
@@ -218,12 +218,12 @@ def bind(b: Bridge, kind: str, xs: Sequence[Any]) -> list[Any]:
 
 
 def _results(b: Bridge, kind: str) -> list[tuple[int, ...]]:
-    """The shapes of what a kind gives, for one state."""
+    """The shapes of the results of a kind, for one state."""
     return b.tangents if kind in ROWS else [b.shape]
 
 
 def _flat(xs: Sequence[Any], cores: Sequence[tuple[int, ...]]) -> tuple[list[Any], tuple[int, ...]]:
-    """Operands with one batch axis each, and the batch; what has no batch axes has one of size 1 and is not copied."""
+    """Operands with one batch axis each, and the batch; those without batch axes get one of size 1, uncopied."""
     own = [x.shape[: x.ndim - len(core)] for x, core in zip(xs, cores)]
     batch = np.broadcast_shapes(*own)
     size = prod(batch)
@@ -245,14 +245,14 @@ call_p.def_impl(jax.jit(call_p.bind, static_argnames=("b", "kind")))
 
 
 def _batched(xs: Sequence[Any], axes: Sequence[Any], *, b: Bridge, kind: str) -> tuple[list[Any], list[int]]:
-    """vmap: one batch axis more, in front."""
+    """vmap: one more batch axis, in front."""
     found = bind(b, kind, [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(xs, axes)])
     return found, [0] * len(found)
 
 
 def _pushed(primals: Sequence[Any], tangents: Sequence[Any], *, b: Bridge,
             kind: str) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    """The JVP rule: a derivative along x, and the kind itself along what it is linear in."""
+    """The JVP rule: a derivative along x, and the kind itself along the operands in which it is linear."""
     x, dx = (b.grouped(kind, xs) for xs in (primals, tangents))
     found = []
     if any(type(t) is not ad.Zero for t in dx["x"]):
@@ -270,7 +270,7 @@ def _pushed(primals: Sequence[Any], tangents: Sequence[Any], *, b: Bridge,
 
 
 def _transposed(cotangents: Sequence[Any], *xs: Any, b: Bridge, kind: str) -> list[Any]:
-    """The cotangents of the operands that are unknown: all of one letter."""
+    """The cotangents of the unknown operands, which all have one letter."""
     groups = b.grouped(kind, xs)
     (letter,) = (key for key, group in groups.items() if any(ad.is_undefined_primal(x) for x in group))
     back, letters = TRANSPOSES[kind, letter]
@@ -293,18 +293,18 @@ ad.primitive_transposes[call_p] = _transposed
 
 @functools.cache
 def _handler(platform: str = "cpu") -> bool:
-    """Register the handler for "cpu" or "CUDA"; whether XLA takes it."""
+    """Register the handler for "cpu" or "CUDA"; return whether XLA accepts it."""
     try:
         capsule = jax.ffi.pycapsule(xla.handler(xla.HOST if platform == "cpu" else xla.DEVICE).address)
         jax.ffi.register_ffi_target(TARGET, capsule, platform=platform, api_version=1)
-    except Exception as error:  # whatever a platform without typed FFI raises
+    except Exception as error:  # any error of a platform without typed FFI
         warnings.warn(CALLBACK.format(error), RuntimeWarning, stacklevel=2)
         return False
     return True
 
 
 def _key(b: Bridge, program: Any, *more: Any) -> int:
-    """What names a program for XLA: 63 bits of a hash, since an attribute is an int64."""
+    """The key of a program for XLA: 63 bits of a hash, because an attribute is an int64."""
     text = repr((b.key, program.name, program.request.key, *more)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
@@ -312,8 +312,8 @@ def _key(b: Bridge, program: Any, *more: Any) -> int:
 def _run(b: Bridge, several: bool, cores: Sequence[tuple[int, ...]], program: Any, *xs: Any) -> Any:
     """A program on traced arrays.
 
-    several   the arrays may lie on several devices, cut along the batch
-    cores     of the arrays into which a row is cut; none: it is not
+    several   the arrays may be on several devices, split along the batch
+    cores     the shapes of the arrays into which a row is split; empty: it is not split
     """
     flat, batch = _flat(xs, program.request.input_shapes)
     call = functools.partial(_queued if b.target == "cuda" else _called, b, program, [prod(core) for core in cores])
@@ -324,7 +324,7 @@ def _run(b: Bridge, several: bool, cores: Sequence[tuple[int, ...]], program: An
 
 
 def _called(b: Bridge, program: Any, parts: Sequence[int], *xs: Any) -> list[Any]:
-    """A program on arrays with one batch axis each; its row in parts of such sizes."""
+    """A program on arrays with one batch axis each; its row is split into parts of these sizes."""
     sizes = [x.shape[0] for x in xs]
     count = 0 if 0 in sizes else max(sizes)
     cores = [(size,) for size in parts] or [program.shape]
@@ -343,7 +343,7 @@ def _split(row: Any, parts: Sequence[int]) -> list[Any]:
 
 
 def _queued(b: Bridge, program: Any, parts: Sequence[int], *xs: Any) -> list[Any]:
-    """As `_called`, on a GPU; loops get scratch memory from XLA, as another result."""
+    """Like `_called`, on a GPU; loops get scratch memory from XLA, as an additional result."""
     sizes = [x.shape[0] for x in xs]
     count = 0 if 0 in sizes else max(sizes)
     if not count:
@@ -359,9 +359,9 @@ def _queued(b: Bridge, program: Any, parts: Sequence[int], *xs: Any) -> list[Any
 
 
 def _partitioned(call: Callable[..., Any], xs: Sequence[Any], axes: Sequence[int]) -> Callable[..., Any]:
-    """A call that each device makes for its part of the batch, where the arrays lie on several devices.
+    """A call that each device makes for its part of the batch, if the arrays are on several devices.
 
-    axes   of each result, for one state
+    axes   the number of axes of each result, for one state
     """
     size = max(x.shape[0] for x in xs)
 
@@ -409,7 +409,7 @@ def _refused(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
     )
 
 
-with contextlib.suppress(ImportError, AttributeError):  # JAX has no public name for it; without, jit gathers the arrays
+with contextlib.suppress(ImportError, AttributeError):  # no public name in JAX; without it, jit gathers the arrays
     import_module("jax._src.dispatch").prim_requires_devices_during_lowering.add(call_p)
 
 mlir.register_lowering(call_p, _refused)

@@ -5,9 +5,9 @@
     fd = torsor.torch.function(arm, ts.forward_dynamics)
     fd(q, v, tau).square().sum().backward()
 
-No single mechanism of PyTorch serves all three, so there are three ways behind one call: inside torch.compile, which
-traces no Python of ours, an operator of `torch.library`; inside torch.func an autograd.Function with rules for jvp and
-vmap; and otherwise an autograd.Function without them, which costs half. `Bridge` says what the derivatives are.
+No single mechanism of PyTorch serves all three, so one call chooses between three ways. Inside torch.compile, which
+cannot trace torsor's Python, it is an operator of `torch.library`; inside torch.func, an autograd.Function with rules
+for jvp and vmap; otherwise, an autograd.Function without them, which costs half. `Bridge` defines the derivatives.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from torsor.outputs import Several
 from torsor.validate import array
 
 Tensor = Any
-_bridges: dict[str, Bridge] = {}  # an operator finds a function by its key, which a graph can hold
+_bridges: dict[str, Bridge] = {}  # an operator finds a function by its key, which a graph can store
 
 
 def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), Q: ArrayLike | None = None,
@@ -48,9 +48,9 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
              threads: int | None = None, **inputs: Unpack[OptionalInputs]) -> Callable[..., Any]:  # fmt: skip
     """Make a function of PyTorch tensors from a function of torsor, as `torsor.jax.function` does.
 
-    It is differentiable twice, by autograd, torch.func and inside torch.compile, with the bits of `torsor.compile`: in
-    float64, or in float32 if all tensors are. Tensors lie on the CPU, or on a GPU, where PyTorch's current stream runs
-    it. They are not copied, and their numbers not checked.
+    It is differentiable twice, by autograd, torch.func and inside torch.compile, and its results equal those of
+    `torsor.compile` bit for bit: in float64, or in float32 if all tensors are. Tensors are on the CPU, or on one GPU,
+    where PyTorch's current stream runs it. They are not copied, and their numbers are not checked.
 
     Parameters
     ----------
@@ -62,20 +62,20 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
         Numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), "gravity" (..., 3)
         and "placement" (..., n, 6), as in JAX.
     Q, body, method, specialised, threads : optional
-        As in `torsor.compile`; threads: one per core. In the frames Q are the numbers and the twists of `wrt`, too.
+        As in `torsor.compile`; threads: one per core. With Q, inertias and twists of `wrt` are also in these frames.
     **inputs : bool
-        As in `torsor.compile`: `external`, `base_velocity`, `base_acceleration`: further arguments, before those by
-        `wrt`.
+        As in `torsor.compile`: `external`, `base_velocity`, `base_acceleration`. They are further arguments, before
+        those of `wrt`.
 
     Returns
     -------
     f : callable
-        Takes and returns tensors whose batch axes broadcast. Derivatives by q have nq numbers.
+        Takes and returns tensors whose batch axes broadcast. Derivatives with respect to q have nq numbers.
 
     Raises
     ------
     ArgumentError
-        A tensor has another shape, tensors are on several devices, or a third derivative is asked for.
+        A tensor has another shape, tensors are on several devices, or a third derivative is requested.
 
     Examples
     --------
@@ -115,10 +115,10 @@ def _tensor(x: Any) -> Tensor:
 
 
 def _of_single(model: Model, function: Callable[..., Any], options: Options) -> Callable[..., Any]:
-    """The function in float32: made before the first call, because torch.compile cannot trace how it is made."""
+    """The function in float32, made before the first call because torch.compile cannot trace this."""
     try:
         return _entry(bridge(model, function, "float32", options))
-    except ArgumentError as error:  # float32 cannot hold the numbers of this model, which others need not know
+    except ArgumentError as error:  # this model does not fit into float32: raise only for float32 calls
         reason = error
 
     def refused(*xs: Any) -> Any:
@@ -131,17 +131,17 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
             **options: Any) -> Callable[..., tuple[Tensor, Tensor]]:  # fmt: skip
     """Make a function of PyTorch tensors from `torsor.rollout`: `torsor.jax.rollout`, for tensors on the CPU.
 
-    Autograd differentiates it once.
+    Autograd can differentiate it once.
 
     Parameters
     ----------
     model : Model
         The machine.
     steps, step, forces, **options : optional
-        As in `torsor.rollout`: also `method`, `gravity` and `every`. No force is a function.
+        As in `torsor.rollout`: also `method`, `gravity` and `every`. Forces that are functions are refused.
     wrt : str or sequence of str, default ()
-        What is a further argument, in this order, after q and v: parameters of forces, such as "PD.kp", and numbers of
-        the model, as in `function`.
+        Further arguments, in this order, after q and v: parameters of forces, such as "PD.kp", and numbers of the
+        model, as in `function`.
 
     Returns
     -------
@@ -200,7 +200,7 @@ class _Rollout(torch.autograd.Function):
 
 
 class _RolloutGradient(torch.autograd.Function):
-    """The cotangents of all tensors. (Of `once_differentiable`, a graph would take them for constants.)"""
+    """The cotangents of all tensors. (With `once_differentiable`, a graph would treat them as constants.)"""
 
     @staticmethod
     def forward(ctx: Any, b: RolloutBridge, *given: Tensor) -> Any:
@@ -213,7 +213,7 @@ class _RolloutGradient(torch.autograd.Function):
 
 
 def _entry(b: Bridge) -> Callable[..., Any]:
-    """The function of tensors of one type: it takes the way that suits the call."""
+    """The function of tensors of one type: it chooses the way for each call."""
     key, compiling, transforming, count = b.key, torch.compiler.is_compiling, _transforming, len(b.names)
     _bridges[key] = b
     output = b.algorithm.output
@@ -236,7 +236,7 @@ def _entry(b: Bridge) -> Callable[..., Any]:
 
 
 def _transforming() -> bool:
-    """Whether a transformation of torch.func, or differentiation forwards, is under way."""
+    """Whether a transformation of torch.func, or forward differentiation, is active."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
@@ -244,7 +244,7 @@ def _transforming() -> bool:
 
 
 def _direct(b: Bridge, kind: str, xs: Sequence[Tensor]) -> Tensor:
-    """A kind, by its program on the tensors' own memory, without a graph."""
+    """A kind, computed by its program on the memory of the tensors, without a graph."""
     try:
         if _on_gpu(xs[0]):
             return b.on_gpu.evaluate(kind, xs, _queue, torch)
@@ -277,13 +277,13 @@ def _run(program: Any, *xs: Tensor) -> Tensor:
     return torch.from_numpy(found) if type(found) is np.ndarray else torch.tensor(found)
 
 
-LARGE = 1024  # states: gradients of larger batches are cut by machine code
+LARGE = 1024  # states: machine code splits the gradients of larger batches
 
 
 def _gradients(b: Bridge, program: Any, *xs: Tensor) -> Any:
-    """The rows of a vjp; of a large batch, the cotangents of all inputs as arrays of their own.
+    """The rows of a vjp; for a large batch, the cotangents of all inputs as separate arrays.
 
-    PyTorch would copy the parts of a row.
+    Otherwise PyTorch would copy the parts of a row.
     """
     cores, sizes = program.request.input_shapes, [prod(shape) for shape in b.tangents]
     batches = {x.shape[: x.ndim - len(core)] for x, core in zip(xs, cores)} - {()}
@@ -311,9 +311,9 @@ def _gradients(b: Bridge, program: Any, *xs: Tensor) -> Any:
 
 def _pulled(b: Bridge, kind: str, xs: Sequence[Tensor], w: Tensor, needed: Sequence[bool],
             run: Callable[..., Any]) -> list[Tensor | None]:  # fmt: skip
-    """The cotangents of the operands of a kind that are needed, from that of its result.
+    """The cotangents of the needed operands of a kind, from that of its result.
 
-    run   (kind, operands) -> what the kind gives, or a list of its parts
+    run   (kind, operands) -> the result of the kind, or a list of its parts
     """
     groups = b.grouped(kind, xs)
     need = b.grouped(kind, needed)
@@ -333,7 +333,7 @@ def _pulled(b: Bridge, kind: str, xs: Sequence[Tensor], w: Tensor, needed: Seque
 
 
 class _Graphed(torch.autograd.Function):
-    """For autograd. (With setup_context, every call would cost 20 us more.)"""
+    """The function for autograd. (With setup_context, every call would take 20 us longer.)"""
 
     @staticmethod
     def forward(ctx: Any, b: Bridge, kind: str, *xs: Tensor) -> Tensor:
@@ -356,7 +356,7 @@ class _Graphed(torch.autograd.Function):
 
 
 class _Transformed(torch.autograd.Function):
-    """For torch.func, which needs all rules."""
+    """The function for torch.func, which needs all rules."""
 
     @staticmethod
     def forward(key: str, kind: str, *xs: Tensor) -> Tensor:
@@ -384,7 +384,7 @@ class _Transformed(torch.autograd.Function):
             if kind not in DERIVATIVES:
                 raise ArgumentError(NO_THIRD)
             forward, letters = DERIVATIVES[kind]
-            with forward_ad._set_fwd_grad_enabled(True):  # PyTorch switches it off here, also for outer jvps
+            with forward_ad._set_fwd_grad_enabled(True):  # PyTorch disables it here, also for outer jvps
                 s = b.charts(torch).tangents(groups["x"], _filled(tangents["x"], groups["x"]))
             more = groups | {"s": s}
             operands = [*groups["x"], *(y for letter in letters for y in more[letter])]
@@ -397,7 +397,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, axes: Any, key: str, kind: str, *xs: Tensor) -> tuple[Tensor, int]:
-        """One batch axis more, in front of the others of all operands; of size 1 where there is none."""
+        """One more batch axis, in front of the others of all operands; of size 1 where an operand has none."""
         cores = _bridges[key].operand_shapes(kind)
         own = [x.ndim - (axis is not None) - len(core) for x, axis, core in zip(xs, axes[2:], cores)]
         wide = [x.unsqueeze(0) if axis is None else x.movedim(axis, 0) for x, axis in zip(xs, axes[2:])]

@@ -1,9 +1,9 @@
-"""Kernels for many points of some bodies: places of points from poses, and sums of forces on points.
+"""Kernels for many points on bodies: positions of points from poses, and sums of forces on points.
 
-Each is the inner loop of a generalised ufunc, as all kernels are, but its loop runs over tables: which points a body
-has, and where they are. The tables come with the call's `data`, so the code is compiled once for all machines. The
-numbers of a point fill a vector; its sums are taken in the order of the tables, whatever the processor. The arrays of
-a state have to be contiguous.
+Each is the inner loop of a generalised ufunc, like all kernels, but its loop runs over tables of the points of each
+body and their positions. The tables come with the call's `data`, so the code is compiled once for all machines. The
+numbers of a point fill a vector; sums are taken in the order of the tables on every processor. The arrays of a state
+must be contiguous.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ def _module(work: str) -> str:
 
 
 def point_kernels(body: Array, place: Array, n: int) -> tuple[Any, Any]:
-    """Two gufuncs: poses (n, 4, 4) -> places of the points (m, 3), and forces (m, 3) -> sums (n, 12) per body.
+    """Two gufuncs: poses (n, 4, 4) -> positions of the points (m, 3), and forces (m, 3) -> sums (n, 12) per body.
 
-    body     (m,) the body of each point, -1 for none: such points are not placed, and their forces not summed up
-    place    (m, 3) where each point is in the frame of its body
+    body     (m,) the body of each point, or -1: such points get no position, and their forces are not summed
+    place    (m, 3) the position of each point in the frame of its body
     """
     point = np.argsort(body, kind="stable").astype(np.int64)
     point = point[body[point] >= 0]
@@ -187,6 +187,6 @@ def point_kernels(body: Array, place: Array, n: int) -> tuple[Any, Any]:
 
 
 def _gufunc(work: Callable[[], str], shape: str, owned: tuple[Array, ...]) -> Any:
-    """A kernel with its tables; the first one is its data."""
+    """A kernel with its tables; the first table is its data."""
     loaded = codegen.load(codegen.name_of(f"points|{work.__name__}"), lambda: _module(work()))
     return gufunc(loaded.address, owned[0].ctypes.data, shape, "float64", work.__name__[1:], "", (loaded, *owned))

@@ -1,20 +1,20 @@
 """XLA's typed FFI: a handler through which XLA runs every program of this process, and the table of programs.
 
 XLA calls the handler with the arrays of a call and one number, the key of a program. The key is a hash of what the
-program computes, because JAX keeps executables on disk: an address would be another one in the next process. The
-handler finds the program's record in a table. On a CPU it runs the kernel over the batch, on XLA's threads if the batch
-is large. The calling thread works, too, so that a busy pool of threads cannot block it. A row of cotangents becomes
-an array per input: blocks of rows are cut while they are in the processor's cache. For a GPU there is a second
-handler, which queues the kernel on XLA's stream; XLA may record that in a CUDA graph.
+program computes, because JAX caches executables on disk: an address would differ in the next process. The handler
+finds the program's record in a table. On a CPU it runs the kernel over the batch, on XLA's threads if the batch is
+large. The calling thread also works, so a busy thread pool cannot block it. A row of cotangents becomes one array per
+input: blocks of rows are split while they are in the processor's cache. For a GPU there is a second handler, which
+queues the kernel on XLA's stream; XLA may record this in a CUDA graph.
 
-A handler is LLVM IR, compiled and kept on disk like every kernel. The structures are those of XLA's header
+A handler is LLVM IR, compiled and cached on disk like every kernel. The structures are those of XLA's header
 xla/ffi/api/c_api.h, version 0.1; XLA accepts handlers of all versions from 0.1 to its own.
 
     record   key | kernel | its data | number of arrays | number of core strides | threads | states per piece |
              bytes of one state of every array | core strides | number of parts | bytes of every part
     on a GPU key | cuLaunchKernel | the kernel | number of arrays | of parameters | blocks | threads per block | shared
-             bytes | bytes of every array | parameters: the number of an array, or where a constant lies
-    table    mask | one word per slot: the address of a record, or 0; the slots from (key & mask) on are looked at
+             bytes | bytes of every array | parameters: the number of an array, or the address of a constant
+    table    mask | one word per slot: the address of a record, or 0; the search starts at slot (key & mask)
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 MOST_ARRAYS, MOST_STRIDES, MOST_PARAMETERS = 32, 64, 128
 PIECE = 2048  # states that a thread takes at a time
 PIECES = 4  # a batch of fewer pieces than this runs on one thread
-BLOCK = 1 << 15  # bytes of rows that are cut at a time
-FEWEST_ROWS = 8  # that a block holds
+BLOCK = 1 << 15  # bytes of rows that are split at a time
+FEWEST_ROWS = 8  # at least, in a block
 FIRST_SLOTS = 256
-TABLE = 0x7457AB1E0F0F57A7  # stands for the address of the table; it is replaced as the handler is loaded
+TABLE = 0x7457AB1E0F0F57A7  # a placeholder for the address of the table, replaced when the handler is loaded
 
 
 def _text(name: str, message: str) -> str:
-    """A constant of characters."""
+    """A string constant."""
     return f'@{name} = private constant [{len(message) + 1} x i8] c"{message}\\00"'
 
 
 def _beginning(traits: int, record: str) -> str:
-    """The first lines of a handler: answer a question for its traits, find the program and the arrays of the call."""
+    """The first lines of a handler: answer a query for its traits, find the program and the arrays of the call."""
     return f"""\
   %asked = call i1 @asked(ptr %frame, i32 {traits})
   br i1 %asked, label %finished, label %find
@@ -746,17 +746,17 @@ not_queued:
 
 
 class _Programs:
-    """The programs that XLA can run. What it holds is never released: executables outlive Python's objects."""
+    """The programs that XLA can run. They are never released, because executables outlive Python's objects."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.kept: list[Any] = []
         self.records: dict[int, NDArray[np.int64]] = {}
-        self.place = ctypes.c_void_p()  # where the handler finds the table: a larger one takes its place at once
+        self.place = ctypes.c_void_p()  # the handler finds the table here; a larger table replaces it atomically
         self._grow(FIRST_SLOTS)
 
     def add(self, key: int, program: Any, record: Sequence[int]) -> None:
-        """Let the handler run a program under this key, by the words of its record after the key."""
+        """Let the handler run a program under this key; `record` is the words of its record after the key."""
         with self.lock:
             if key not in self.records:
                 self.records[key] = np.array([key, *record], np.int64)
@@ -784,7 +784,7 @@ class _Programs:
 
 
 def on_host(program: Program, threads: int, parts: Sequence[int] = ()) -> list[int]:
-    """The record of a program for a CPU (see above); `parts`: the numbers of the arrays into which its row is cut."""
+    """The record of a program for a CPU (see above); `parts`: the sizes of the arrays into which its row is split."""
     shapes, item = [*program.request.input_shapes, program.shape], program.dtype.itemsize
     strides = [item * prod(shape[axis + 1 :]) for shape in shapes for axis in range(len(shape))]
     assert len(shapes) <= MOST_ARRAYS
@@ -795,7 +795,7 @@ def on_host(program: Program, threads: int, parts: Sequence[int] = ()) -> list[i
 
 
 class Cutter:
-    """A program whose rows become an array per input, for callers other than XLA; see `can_cut`."""
+    """A program whose rows become one array per input, for callers other than XLA; see `can_cut`."""
 
     def __init__(self, program: Program, parts: Sequence[int]) -> None:
         self.program = program
@@ -805,7 +805,7 @@ class Cutter:
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.code.address)
 
     def job(self, inputs: Sequence[int], steps: Sequence[int], results: Sequence[int]) -> NDArray[np.int64]:
-        """What `run` needs to know: addresses, bytes from state to state of the inputs (0: all share one)."""
+        """The job for `run`: addresses, and bytes from state to state of the inputs (0: all states share one)."""
         words = np.zeros(5 + 3 * MOST_ARRAYS + MOST_STRIDES, np.int64)
         bases, strides, parts = 5, 5 + MOST_ARRAYS, 5 + 2 * MOST_ARRAYS + MOST_STRIDES
         arrays, count = (int(x) for x in self.record[3:5])
@@ -818,14 +818,14 @@ class Cutter:
 
 
 def can_cut(parts: Sequence[int]) -> bool:
-    """Whether rows can be cut into parts of so many numbers: a block holds several."""
+    """Whether rows can be split into parts of these sizes: a block must hold several rows."""
     return len(parts) <= MOST_ARRAYS and min(parts) > 0 and 8 * sum(parts) * FEWEST_ROWS <= BLOCK
 
 
 def on_device(program: CudaProgram, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """The record of a program for a GPU, for arguments of so many states each: all, or one for all.
+    """The record of a program for a GPU, and the size of its scratch memory, which is another result for XLA.
 
-    Also how many numbers of memory it needs beside its result: another result, for XLA.
+    sizes   the number of states of each argument: that of the batch, or one for all
     """
     shapes, count, item = [*program.request.input_shapes, program.shape], max(sizes), program.dtype.itemsize
     states = [*sizes, count]

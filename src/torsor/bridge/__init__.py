@@ -1,1 +1,1 @@
-"""What the bridges to JAX and PyTorch share: functions and rollouts with derivatives, for arrays of any framework."""
+"""The code shared by the bridges to JAX and PyTorch: functions and rollouts with derivatives, for any framework."""

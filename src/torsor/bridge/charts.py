@@ -1,7 +1,7 @@
 """From the numbers of an input to tangents along freedoms, and back, for arrays of a framework.
 
-dx = N(q)^+ dq for the quaternions of q, and dexp_-xi for the twists of placements M exp(xi). For all other inputs, the
-numbers are the freedoms.
+The map is N(q)^+ for the quaternions of q, and dexp_-xi for the twists of placements M exp(xi). For all other inputs,
+the numbers are the freedoms.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Array = NDArray[Any]
 
 
 def constant(x: Array, like: Any, xp: Any) -> Any:
-    """A constant as an array of the framework, of the type of another one, and on its device."""
+    """A constant as an array of the framework, with the type and device of `like`."""
     where = {"device": like.device} if xp.__name__ == "torch" else {}
-    return xp.asarray(np.array(x), dtype=like.dtype, **where)  # a copy, because PyTorch warns of read-only arrays
+    return xp.asarray(np.array(x), dtype=like.dtype, **where)  # a copy, because PyTorch warns about read-only arrays
 
 
 class _Turning(NamedTuple):
-    """Joints with a quaternion, of one type: the places in q of (quaternion, position), in v of (turning, shifting)."""
+    """Joints of one type with a quaternion: the columns in q of (quaternion, position), in v of (turning, shifting)."""
 
     quaternion: Array
     position: Array
@@ -37,9 +37,9 @@ class _Turning(NamedTuple):
 
 
 class Charts:
-    """From tangents of the numbers of inputs to tangents along freedoms, and back for cotangents.
+    """Map tangents of the numbers of inputs to tangents along freedoms, and cotangents back.
 
-    The functions take and return an array per input, for tangents and for cotangents.
+    The functions take and return one array per input.
     """
 
     def __init__(self, model: Model, names: Sequence[str], xp: Any) -> None:
@@ -56,15 +56,15 @@ class Charts:
             )
 
     def tangents(self, xs: Sequence[Any], dxs: Sequence[Any]) -> list[Any]:
-        """Along freedoms, from changes of the numbers."""
+        """Tangents along freedoms, from changes of the numbers."""
         return [self._changed(name, x, dx, False) for name, x, dx in zip(self.names, xs, dxs)]
 
     def cotangents(self, xs: Sequence[Any], gs: Sequence[Any]) -> list[Any]:
-        """Of the numbers, from those along freedoms: the transpose of `tangents`."""
+        """Cotangents of the numbers, from those along freedoms: the transpose of `tangents`."""
         return [self._changed(name, x, g, True) for name, x, g in zip(self.names, xs, gs)]
 
     def along(self, q: Any, g: Any) -> Any:
-        """N(q)^T g: a cotangent along freedoms, of one of the numbers of q on which states move."""
+        """N(q)^T g: the cotangent along freedoms, from a cotangent of the numbers of q."""
         if not self.joints:
             return g
         parts = [self._at(g, self.flat_q)]
@@ -75,7 +75,7 @@ class Charts:
         return self._joined(parts, self.from_parts_v)
 
     def bracket(self, row: Any, ts: Sequence[Any], weights: Mapping[str, float]) -> Any:
-        """The row w sum_k g_k [t, i]_k, for cotangents g of all inputs in a row; a weight w for some inputs."""
+        """The row w sum_k g_k [t, i]_k, for a row g of the cotangents of all inputs; w is 0 without a weight."""
         parts, at = [], 0
         for name, t in zip(self.names, ts):
             core = place_of(f"d{name}").shape(self.model)
@@ -103,7 +103,7 @@ class Charts:
         return self._joined(parts, self.from_parts_v)
 
     def _of_twists(self, gw: Any, gv: Any, tw: Any, tv: Any) -> list[Any]:
-        """g . [t, i] for i = (w, v) in turn, by [(w1, v1), (w2, v2)] = (w1 x w2, w1 x v2 - w2 x v1); v may be empty."""
+        """g . [t, i] for each direction i, with [(w1, v1), (w2, v2)] = (w1 x w2, w1 x v2 - w2 x v1); v may be empty."""
         cross = self.xp.linalg.cross
         if not gv.shape[-1]:
             return [cross(gw, tw), gv * tv]
@@ -148,13 +148,13 @@ class Charts:
         return self._at(self.xp.concatenate([parts[0], *rest], -1), order)
 
     def _product(self, p: Any, q: Any) -> Any:
-        """Of quaternions."""
+        """The product of quaternions."""
         a, u, b, v = p[..., :1], p[..., 1:], q[..., :1], q[..., 1:]
         real = a * b - (u * v).sum(-1)[..., None]
         return self.xp.concatenate([real, a * v + b * u + self.xp.linalg.cross(u, v)], -1)
 
     def _turned(self, q: Any, v: Any, sign: float) -> Any:
-        """R(q) v, or R^T v with the sign -1; nothing of nothing."""
+        """R(q) v, or R^T v with the sign -1; v may be empty."""
         if not v.shape[-1]:
             return v
         w, u = q[..., :1], q[..., 1:] * sign
@@ -168,7 +168,7 @@ def _conjugate(q: Any, xp: Any) -> Any:
 
 
 def _turning(joint: Joint, q: Array, v: Array) -> _Turning:
-    """All joints of one type with a quaternion, from their columns; what is no quaternion in q is a position."""
+    """All joints of one type with a quaternion, from their columns; other columns of q are positions."""
     position = np.delete(q, joint.quaternion, axis=1)
     return _Turning(q[:, joint.quaternion], position, v[:, :3], v[:, 3:])
 
@@ -184,7 +184,7 @@ def _stumpff(x: Any) -> tuple[Any, Any, Any, Any]:
 def slope_ofexponential(xi: Any, xp: Any) -> Any:
     """dexp_-xi (..., 6, 6): exp(xi + d) = exp(xi) exp(dexp_-xi d), for twists up to a turn.
 
-    A polynomial of ad_xi (Selig 2005, 7.5), with the coefficients by Stumpff functions of the angle.
+    A polynomial in ad_xi (Selig 2005, 7.5); its coefficients are Stumpff functions of the angle.
     """
     w, v = _hat(xi[..., :3], xp), _hat(xi[..., 3:], xp)
     A = xp.concatenate([xp.concatenate([w, 0.0 * w], -1), xp.concatenate([v, w], -1)], -2)
@@ -210,7 +210,7 @@ def exponential(xi: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def _hat(w: Any, xp: Any) -> Any:
-    """[w] with [w] x = w x x, of an axis of three."""
+    """[w] with [w] x = w x x, for a last axis of three."""
     x, y, z = w[..., 0], w[..., 1], w[..., 2]
     zero = 0.0 * x
     return xp.stack([xp.stack(row, -1) for row in ((zero, -z, y), (z, zero, -x), (-y, x, zero))], -2)

@@ -1,6 +1,6 @@
-"""A function of a model as frameworks need it: the programs of its value and its derivatives, and their use.
+"""A function of a model for a framework: the programs of its value and its derivatives.
 
-A framework asks for five derivatives beside the value f(x) of a function. With E_t the derivative along a tangent t,
+A framework needs five derivatives besides the value f(x) of a function. With E_t the derivative along a tangent t,
 and c a cotangent of the result, they are
 
     kind     operands   gives                       computed by
@@ -8,19 +8,19 @@ and c a cotangent of the result, they are
     jvp      x, t       E_t f                       jvp(f)
     vjp      x, c       the row (E_i c.f)_i         vjp(f)
     second   x, t, c    the row (E_i E_t c.f)_i     vjp(jvp(f))
-    along    x, t, c    the row (E_t E_i c.f)_i     `second`, and the bracket of t with what vjp(f) gives
+    along    x, t, c    the row (E_t E_i c.f)_i     `second`, and the bracket of t with the row of vjp(f)
     twice    x, s, t    E_s E_t f                   `second`, once per entry of the result
 
-A row holds the cotangents of all inputs, one behind the other. All are linear in all operands but x. `DERIVATIVES` and
-`TRANSPOSES` say the rest: all derivatives of first and second order, forwards, backwards and mixed.
+A row holds the cotangents of all inputs, one after the other. All kinds are linear in all operands except x.
+`DERIVATIVES` and `TRANSPOSES` define all derivatives of first and second order, forward, reverse and mixed.
 
-**Tangents.** A framework knows the numbers of an input: q has nq. The derivatives of torsor are along the freedoms: nv.
-A chart goes from one to the other: dx = N(q)^+ dq for quaternions. The result does not depend on the length of a
-quaternion, so the gradient that this gives is exact. Along freedoms, second derivatives are not symmetric where motions
-do not commute: E_t E_i - E_i E_t is the derivative along [t, i], the Lie bracket.
+**Tangents.** A framework uses the numbers of an input: q has nq. torsor differentiates along the nv freedoms. A chart
+maps one to the other: dx = N(q)^+ dq for quaternions. The result does not depend on the length of a quaternion, so this
+gradient is exact. Along freedoms, second derivatives are not symmetric where motions do not commute: E_t E_i - E_i E_t
+is the derivative along [t, i], the Lie bracket.
 
 **Numbers of the model** are inputs if `wrt` names them. Programs of a batch of models take them
-(`dynamics/members.py`), in frames of their own; `Numbers` computes these from what the user gives.
+(`dynamics/members.py`), in other frames; `ModelNumbers` converts the numbers that the user gives.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from torsor.sweeps import Algorithm
 
 gpu = Later("torsor.backends.gpu")
 
-# The operands of each kind beside x: tangents s and t (an array per input), a cotangent c of the result.
+# The operands of each kind besides x: tangents s and t (an array per input), a cotangent c of the result.
 OPERANDS = {"value": "", "jvp": "t", "vjp": "c", "second": "tc", "along": "tc", "twice": "st"}
 ROWS = ("vjp", "second", "along")  # the kinds that give a row
-# The derivative of a kind by x along s: a kind, and its operands.  There are no third derivatives.
+# The derivative of a kind with respect to x along s: a kind and its operands. There are no third derivatives.
 DERIVATIVES = {"value": ("jvp", "s"), "jvp": ("twice", "st"), "vjp": ("along", "sc")}
-# The transpose of a kind in an operand: a kind, and its operands; w is the cotangent of what the kind gives.
+# The transpose of a kind in an operand: a kind and its operands; w is the cotangent of the kind's result.
 TRANSPOSES = {
     ("jvp", "t"): ("vjp", "w"),
     ("vjp", "c"): ("jvp", "w"),
@@ -74,7 +74,7 @@ NO_THIRD = "torsor has first and second derivatives; this asks for a third one"
 
 
 def pulled(kind: str) -> tuple[str, str]:
-    """What gives the cotangent of x: the transpose of the derivative by x; w as in `TRANSPOSES`."""
+    """The kind that gives the cotangent of x: the transpose of its derivative along x; w as in `TRANSPOSES`."""
     if kind not in DERIVATIVES:
         raise ArgumentError(NO_THIRD)
     forward, letters = DERIVATIVES[kind]
@@ -113,25 +113,25 @@ class Options(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What they are, in words and bytes."""
+        """The options as a hashable key."""
         return (*self._replace(Q=None), self.Q and self.Q.key)
 
 
 def bridge(model: Model, function: Callable[..., Any], dtype: str, options: Options, target: str = "cpu") -> Bridge:
-    """The bridge of a function, kept with the model; `options` are checked."""
+    """The bridge of a function, cached with the model; `options` are already checked."""
     if options.body is not None:
-        model.frame(options.body)  # raises if there is none
+        model.frame(options.body)  # raises if there is no such body
     given = model, function, dtype, options, target
     return store(model).once(("bridge", *given[1:]), lambda: Bridge(*given))
 
 
 class Bridge:
-    """A function of a model in one number type, for a framework; its programs run on a CPU or, "cuda", on a GPU.
+    """A function of a model in one number type, for a framework; its programs run on the CPU, or on a GPU ("cuda").
 
-    names      of the inputs, in the order of a call: those of the function, its optional ones, those of `wrt`
-    shapes     of each input, for one state
-    tangents   the shape of the tangent of each, for one state
-    shape      of the result, for one state
+    names      the inputs, in the order of a call: those of the function, its optional ones, those of `wrt`
+    shapes     the shape of each input, for one state
+    tangents   the shape of the tangent of each input, for one state
+    shape      the shape of the result, for one state
     """
 
     def __init__(self, model: Model, function: Callable[..., Any], dtype: str, options: Options,
@@ -141,7 +141,7 @@ class Bridge:
         if isinstance(function, Differentiated):
             raise ArgumentError(f"give {function.root.__name__} itself: the framework differentiates it")
         self.model, self.function, self.dtype, self.options = model, function, dtype, options
-        machine: Any = ModelBatch(model) if options.wrt else model  # a batch's "auto" suits all numbers
+        machine: Any = ModelBatch(model) if options.wrt else model  # a batch's "auto" suits any numbers
         self.machine = machine
         algorithm: Algorithm = algorithm_for(machine, function, options.method, options.specialised)
         self.frame, self.body_frames = seen(algorithm, model, options.body, options.Q, options.inputs)
@@ -157,7 +157,7 @@ class Bridge:
 
     @property
     def on_gpu(self) -> Bridge:
-        """The same with programs for a GPU."""
+        """The same function with programs for a GPU."""
         return bridge(self.model, self.function, self.dtype, self.options, "cuda")
 
     @cached_property
@@ -166,23 +166,23 @@ class Bridge:
 
     @cached_property
     def row(self) -> int:
-        """How many numbers the cotangents of all inputs are."""
+        """The number of entries of a row."""
         return sum(map(prod, self.tangents))
 
     @cached_property
     def key(self) -> str:
-        """A hash of all that determines the programs."""
+        """A hash of everything that determines the programs."""
         numbers = self.numbers.members.key if self.numbers else self.model.key
         frame = self.frame and self.frame.key
         parts = self._request("value").key, self.model.key, numbers, frame, self.names, self.dtype, self.options.key
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def result(self, kind: str) -> tuple[int, ...]:
-        """The shape of what a kind gives, for one state."""
+        """The shape of the result of a kind, for one state."""
         return (self.row,) if kind in ROWS else self.shape
 
     def operand_shapes(self, kind: str) -> list[tuple[int, ...]]:
-        """Of all operands, for one state."""
+        """The shapes of all operands, for one state."""
         letters = (([self.shape] if letter == "c" else self.tangents) for letter in OPERANDS[kind])
         return [*self.shapes, *(shape for group in letters for shape in group)]
 
@@ -196,7 +196,7 @@ class Bridge:
         return groups
 
     def split(self, row: Any) -> list[Any]:
-        """A row as the cotangents, or tangents, of the inputs."""
+        """Split a row into the cotangents, or tangents, of the inputs."""
         found, at = [], 0
         for shape in self.tangents:
             size = prod(shape)
@@ -219,7 +219,7 @@ class Bridge:
             raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
 
     def parted(self, kind: str, result: Any) -> list[Any]:
-        """What a kind gives, as an operand of another: tangents, or a cotangent."""
+        """The result of a kind as an operand of another kind: tangents, or a cotangent."""
         return self.split(result) if kind in ROWS else [result]
 
     # ---- programs ----
@@ -258,13 +258,13 @@ class Bridge:
             )
         return algorithm
 
-    # ---- what the kinds compute, in terms of `run` ----
+    # ---- the kinds in terms of `run` ----
 
     def evaluate(self, kind: str, xs: Sequence[Any], run: Callable[..., Any], xp: Any) -> Any:
         """A kind, for operands whose batch axes broadcast.
 
-        run   (program, *arrays) -> its result, all in one row
-        xp    the framework's functions of arrays: `jax.numpy` or `torch`
+        run   (program, *arrays) -> its result, in one row
+        xp    the framework's array functions: `jax.numpy` or `torch`
         """
         groups = self.grouped(kind, xs)
         if kind == "twice":
@@ -277,16 +277,16 @@ class Bridge:
         return found
 
     def _brackets(self, kind: str) -> dict[str, float]:
-        """How much of the bracket [t, i] of each input is added to what the program gives.
+        """The weight with which the bracket [t, i] of each input is added to the result of the program.
 
-        By placements, the program gives the mean of both orders: M exp(t + i) is symmetric.
+        For placements, the program gives the mean of both orders: M exp(t + i) is symmetric.
         """
         weights = {"second": {"placement": -0.5}, "along": {"q": 1.0, "placement": 0.5}}.get(kind, {})
         flat = () if self.model.nq > self.model.nv else ("q",)
         return {name: x for name, x in weights.items() if name in self.names and name not in flat}
 
     def _ordered(self, program: Any, groups: dict[str, list[Any]], xp: Any) -> list[Any]:
-        """The arrays of a program, in its order."""
+        """The arrays of a program, in the order of its inputs."""
         given = dict(zip(self.names, groups["x"]))
         given |= {f"d{name}": t for name, t in zip(self.names, groups.get("t", ()))}
         if self.numbers:
@@ -310,5 +310,5 @@ class Bridge:
         return xp.moveaxis(total, 0, -1).reshape((*total.shape[1:], *self.shape))
 
     def charts(self, xp: Any) -> Charts:
-        """How tangents and cotangents of the inputs change into those along freedoms, and back."""
+        """The maps between tangents and cotangents of the inputs and those along freedoms."""
         return store(self.model).once(("charts", self.names, xp.__name__), lambda: Charts(self.model, self.names, xp))

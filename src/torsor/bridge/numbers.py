@@ -1,4 +1,4 @@
-"""Numbers of a model as inputs of a function: what programs of a batch of models read, from what the user gives."""
+"""Numbers of a model as inputs of a function: from the numbers of the user to those that programs read."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Array = NDArray[Any]
 
 
 class ModelNumbers:
-    """The numbers of a model that are inputs of a function, and what its programs read instead.
+    """The numbers of a model that are inputs of a function, and the numbers that its programs read instead.
 
-    With fixed placements, the inertias that a program reads are linear in m, m c and I: a matrix per body. These
-    numbers, and the twists of placements, are in the frames of the bodies that the caller chose, if any.
+    With fixed placements, the inertias that a program reads are linear in m, m c and I: one matrix per body. The
+    inputs are in the frames of the bodies that the caller chose, if any.
     """
 
     def __init__(self, model: Model, wrt: Sequence[str], body_frames: BodyFrames | None = None) -> None:
@@ -40,7 +40,7 @@ class ModelNumbers:
         needed = {"inertias": moved or "inertia" in wrt, "placements": moved, "gravities": "gravity" in wrt}
         names = [name for name, needs in needed.items() if needs]
         self.members = Members(frames, {name: np.zeros((0, *place_of(name).shape(model))) for name in names})
-        known = frames if "inertia" in wrt else own  # the model's own inertias are in its own frames
+        known = frames if "inertia" in wrt else own  # the model's own inertias are in the model's frames
         self.linear = _inertial_maps(known) if "inertias" in names else None
         if moved:
             self.places = frames.places
@@ -85,13 +85,13 @@ class ModelNumbers:
 
 
 def _own_frames(model: Model) -> Array:
-    """The turn that puts the axis of every joint on z."""
+    """The rotation that maps the axis of every joint to z."""
     axial = np.array([joint.axial for joint in JOINTS])[model.joint]
     return axis_to_z(np.where(axial[:, None], model.axis, (0.0, 0.0, 1.0)))
 
 
 def _general_frames(model: Model) -> Framed:
-    """Frames whose form no placement changes: the axis on z, the origin at the joint."""
+    """Frames whose form does not depend on placements: the axis along z, the origin at the joint."""
     frames = short_frames(model)
     own, n = _own_frames(model), model.n
     each = [Kind(JOINTS[code].name, "zyxz", frames.kinds[k].rotors) for code, k in zip(model.joint, frames.kind)]

@@ -1,6 +1,6 @@
-"""A rollout and its gradient as one operation of a framework: numbers of the model and of the forces are inputs.
+"""A rollout and its gradient as one operation of a framework; numbers of the model and of the forces can be inputs.
 
-The derivative is `ts.vjp(ts.rollout)`: one sweep backwards in time, over arrays of NumPy.
+The derivative is `ts.vjp(ts.rollout)`: one sweep backwards in time, on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LAYERS = "Policy.layers"
 
 
 class RolloutBridge:
-    """Rollouts of a model by q, v, and the numbers that `wrt` names; all arrays are NumPy's.
+    """Rollouts of a model as functions of q, v and the numbers that `wrt` names, on NumPy arrays.
 
-    names    q, v, and one name for every further array: a network has two per layer
-    ranks    how many axes each has for one trajectory
+    names    q, v, and one name per further array: a network has two arrays per layer
+    ranks    the number of axes of each array, for one trajectory
     """
 
     def __init__(self, model: Model, forces: Any, wrt: str | Iterable[str], options: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class RolloutBridge:
         self.ranks = [1, 1] + [x.ndim for arrays in self.given.values() for x in arrays]
 
     def _own(self, name: str) -> list[Array]:
-        """The numbers of that name as they are."""
+        """The current numbers of that name."""
         own = {"inertia": self.model.inertial_parameters, "gravity": lambda: self.model.gravity,
                "placement": lambda: np.zeros((self.model.n, 6))}  # fmt: skip
         if name in own:
@@ -79,7 +79,7 @@ class RolloutBridge:
             raise ArgumentError(f"the batch axes do not go together: {given}") from None
 
     def check(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Raise unless arrays of these shapes are q, v and one for every further name."""
+        """Raise unless these are the shapes of q, v and one array per further name."""
         if len(shapes) != len(self.names):
             raise ArgumentError(f"the rollout takes {', '.join(self.names)}; {len(shapes)} arrays were given")
         wanted = [(self.model.nq,), (self.model.nv,), *(x.shape for arrays in self.given.values() for x in arrays)]
@@ -88,7 +88,7 @@ class RolloutBridge:
                 raise ArgumentError(f"{name} has shape {shape}; this rollout needs (..., {', '.join(map(str, core))})")
         self.batch(shapes)
 
-    # ---- there and back ----
+    # ---- forward and backward ----
 
     def forward(self, xs: Sequence[Array]) -> tuple[Array, Array]:
         """The stored states, q (..., stored, nq) and v (..., stored, nv)."""
@@ -97,7 +97,7 @@ class RolloutBridge:
     def backward(self, xs: Sequence[Array], q: Array, cotangents: tuple[Array, Array], lead: int = 0) -> list[Array]:
         """The cotangents of all arrays, from those of the stored states, and from the stored q.
 
-        lead   batch axes in front that every cotangent has; over all others is summed where an array lacks them
+        lead   leading batch axes that every cotangent keeps; cotangents are summed over other axes that an array lacks
         """
         batch = np.broadcast_shapes(self.batch([x.shape for x in xs]), *(x.shape[:-2] for x in (q, *cotangents)))
         q, gq, gv = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, *cotangents))
@@ -133,7 +133,7 @@ class RolloutBridge:
         return gradients
 
     def _each_network(self, run: Callable[[Sequence[Array]], Any], xs: Sequence[Array]) -> Any:
-        """Run for all trajectories at once; networks that differ take turns, one member of a batch after the other."""
+        """Run for all trajectories at once, or in turn for each member of a batch of different networks."""
         places = [k for k, name in enumerate(self.names) if name == LAYERS]
         axes = max((xs[k].ndim - self.ranks[k] for k in places), default=0)
         lead = np.broadcast_shapes(*(xs[k].shape[:axes] for k in places)) if axes else ()
@@ -161,21 +161,21 @@ class RolloutBridge:
             value: Any = values[0]
             if name == LAYERS:
                 value = list(zip(values[::2], values[1::2]))
-            elif not arrays[0].ndim and value.ndim:  # one number for all freedoms, one for each trajectory
+            elif not arrays[0].ndim and value.ndim:  # one number for all freedoms, per trajectory
                 value = np.repeat(value[..., None], self.model.nv, axis=-1)
             forces[k] = replace(forces[k], **{parameter: value})
         return (ModelBatch(self.model, **fields) if fields else self.model), forces
 
 
 def _summed(x: Array, shape: tuple[int, ...], lead: int) -> Array:
-    """The sum over all axes that `shape` lacks, or has with length one; `lead` axes stay."""
+    """The sum over all axes that `shape` lacks, or has with length one, except `lead` leading axes."""
     more = x.ndim - len(shape)
     x = x.sum(axis=tuple(range(lead, lead + more)))
     return x.sum(axis=tuple(k for k, size in enumerate(shape) if size == 1 < x.shape[k]), keepdims=True)
 
 
 def _fields(model: Model, name: str, x: Array) -> dict[str, Array]:
-    """The fields of a batch of models with such numbers."""
+    """The fields of a batch of models, from the numbers of an input."""
     if name == "gravity":
         return {"gravity": x}
     if name == "placement":

@@ -1,7 +1,7 @@
 """The framing of a batch of models: one structure, and arrays of the numbers that differ.
 
-The numbers of bodies with other inertias in the same frames are found by compiled code: members of a batch may be
-replaced as often as an episode ends.
+Compiled code computes the numbers of bodies with other inertias in the same frames, because members of a batch may be
+replaced at the end of every episode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 
 def members(batch: ModelBatch) -> Members:
-    """The members of a batch, framed once; of those that were replaced, the rows of `inputs` are."""
+    """The members of a batch, framed once; when members are replaced, only their rows of `inputs` change."""
     found = vars(batch).get("framed")
     if found is None or not all(found.written(*some) for some in batch.replacements):
         found = vars(batch)["framed"] = _members(batch)
@@ -48,10 +48,10 @@ def members(batch: ModelBatch) -> Members:
 
 
 class _Followed(Members):
-    """Members that follow their batch: what is replaced there is written here."""
+    """Members that follow their batch: what is replaced there is also written here."""
 
     def follow(self, batch: ModelBatch, index: Any, rows: Mapping[str, Array]) -> bool:
-        """Frame members with these numbers at once, if they are surely possible, and in the same frames."""
+        """Frame members with these numbers directly, if they are certainly possible and the frames stay the same."""
         if "placements" in self.inputs or not rows.keys() <= {*INERTIAL, "gravity", *DEFAULTS}:
             return False
         joints = {name: x for name, x in rows.items() if name in DEFAULTS}
@@ -73,7 +73,7 @@ class _Followed(Members):
         return True
 
     def written(self, index: Any, some: ModelBatch) -> bool:
-        """Write the numbers of replaced members among those of all, unless their structure is another one."""
+        """Write the numbers of replaced members among those of all, unless their structure differs."""
         own = _members(some)
         if (own.frames is not self.frames or own.inputs.keys() != self.inputs.keys()) and own.key != self.key:
             return False
@@ -90,7 +90,7 @@ def _members(batch: ModelBatch) -> _Followed:
         inputs["armatures"] = _rows(batch.model, varied["armature"])
     if "gravity" in varied:
         inputs["gravities"] = varied["gravity"].copy()
-    if not inputs and batch.shape:  # members that differ only in their joints: an input that has their axes
+    if not inputs and batch.shape:  # members that differ only in their joints: an input with the axes of the batch
         inputs["gravities"] = np.tile(batch.model.gravity, (*batch.shape, 1))
     return _Followed(frames, inputs)
 
@@ -102,7 +102,7 @@ def _framed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
         return _reframed(batch)
     if not any(name in varied for name in (*INERTIAL, "armature")):
         return framed(model), {}
-    frames = short_frames(model)  # whose kinds know no inertias and no rotors
+    frames = short_frames(model)  # whose kinds use no inertias and no rotors
     if not varied.keys() & set(INERTIAL):
         return frames, {}
     inertias, margins = _inertias(frames, model, varied)
@@ -122,8 +122,9 @@ def _inertias(frames: Framed, model: Model, varied: Mapping[str, Array]) -> tupl
 def in_short_frame(m: Scalar, c: Any, I: Any, frame: Any) -> list[Scalar]:
     """m, m c and the second moment S of a body, in its short frame (Q, r); and three margins.
 
-    The first is negative if the body is too small for a frame so far away (`FAR`). The second is positive if it has
-    mass and extent and could exist, by the rules of `model.check`; the third if all numbers are finite.
+    The first is negative if the body is too small for a frame at this distance (`FAR`). The second is positive if the
+    body has mass and extent and is physically possible by the rules of `model.check`; the third if all numbers are
+    finite.
     """
     Q, r = Mat.of(row[:3] for row in frame), Vec.of(row[3] for row in frame)
     moved = Q.T @ (Vec.of(c) - r)
@@ -140,7 +141,7 @@ def in_short_frame(m: Scalar, c: Any, I: Any, frame: Any) -> list[Scalar]:
 
 
 def _pivots(diagonal: Sequence[Scalar], sign: float, I: Any) -> list[Scalar]:
-    """The pivots of a symmetric matrix with the products of inertia, or with minus these, beside its diagonal."""
+    """The pivots of a symmetric matrix with the products of inertia, or with their negatives, off its diagonal."""
     xx, yy, zz = diagonal
     xy, xz, yz = (I[i][j] * sign for i, j in ((0, 1), (0, 2), (1, 2)))
     ratio = xy / xx
@@ -151,7 +152,7 @@ def _pivots(diagonal: Sequence[Scalar], sign: float, I: Any) -> list[Scalar]:
 def _second_moment(I: Any, k: int) -> Scalar:
     """tr(I)/2 - I_kk: ((the larger of the other two moments) - I_kk + (the smaller)) / 2, without loss of digits.
 
-    The two largest moments of a body differ by at most a factor of two, so that their difference is exact.
+    The two largest moments of a body differ by at most a factor of two, so their difference is exact.
     """
     one, other = (I[(k + j) % 3][(k + j) % 3] for j in (1, 2))
     return (maximum(one, other) - I[k][k] - maximum(-one, -other)) * 0.5
@@ -164,7 +165,7 @@ def _inertia_kernel() -> Any:
 
 
 def _with_rotors(frames: Framed) -> Framed:
-    """The same, with rotors at every joint: a member gives the same bits whether or not another one has some there."""
+    """The same, with rotors at every joint: a member gives the same bits whether or not another has rotors there."""
     turning = [kind._replace(rotors=True) for kind in frames.kinds]
     kinds = tuple(sorted(set(turning)))
     place = np.array([kinds.index(kind) for kind in turning], np.int32)
@@ -172,7 +173,7 @@ def _with_rotors(frames: Framed) -> Framed:
 
 
 def _rows(model: Model, x: Array) -> Array:
-    """Numbers of the freedoms (..., nv) as rows of the bodies (..., n, 6), filled up with zeros."""
+    """Numbers of the freedoms (..., nv) as rows of the bodies (..., n, 6), padded with zeros."""
     freedom = np.arange(model.nv)
     body = np.searchsorted(model.v_start, freedom, side="right") - 1
     rows = np.zeros((*x.shape[:-1], model.n, len(GIVEN["armatures"])))
@@ -183,8 +184,8 @@ def _rows(model: Model, x: Array) -> Array:
 def _reframed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
     """Every member in its own short frames.
 
-    The forms of the placements do not depend on the numbers, so that a member gives the same bits in any batch, unless
-    a body is so small that its origin must stay at its joint (`frames.FAR`).
+    The forms of the placements do not depend on the numbers, so a member gives the same bits in any batch, unless a
+    body is so small that its origin must stay at its joint (`frames.FAR`).
     """
     model, forest = batch.model, reframe(batch.forest)
     form = np.array([FORMS.index(kind.form) for kind in forest.kinds])[forest.kind].reshape(-1, model.n)
@@ -203,7 +204,7 @@ def _reframed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
 
 
 def _general_forms(model: Model) -> Array:
-    """For each body, the form (in `FORMS`) of any placement: only a first screw that its parent absorbs is left out."""
+    """For each body, the form (in `FORMS`) of any placement: it omits only a first screw that the parent absorbs."""
     absorbed, axial = absorbed_children(model), np.array([joint.axial for joint in JOINTS])[model.joint]
     form = np.full(model.n, FORMS.index("zyxz"))
     form[absorbed[(absorbed >= 0) & axial]] = FORMS.index("yxz")

@@ -3,7 +3,7 @@
 A point moves with one body. Forces are first summed per body, sum f and sum f p^T (twelve numbers that do not depend
 on the state: see `algorithms/pulls.py`); two sweeps turn these sums into torques.
 
-Between the sweeps two kernels go through the points of every body (`backends/point_kernels.py`).
+Between the sweeps, two kernels loop over the points of every body (`backends/point_kernels.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVERY = (slice(None),)  # one block
 
 
 def looped(algorithm: Algorithm, model: Model) -> Program:
-    """A program in loops, stored with the model: all trees share its machine code, so a new model does not wait."""
+    """A program in loops, stored with the model: all trees share its machine code, so a new model need not compile."""
     return store(model).once(("looped", algorithm), lambda: compile_program(algorithm, model, unroll=NEVER))
 
 
@@ -76,7 +76,7 @@ class Points:
         self._few = max(FEWEST, CACHED // (16 * model.n + 3 * len(self)))
 
     def __reduce__(self) -> Any:
-        """A pickle or a copy makes its kernels again."""
+        """A pickle or a copy builds its kernels again."""
         return Points, (self.model, self.body, self.place)
 
     def __len__(self) -> int:
@@ -179,7 +179,7 @@ class Points:
 def _rows(name: str, x: ArrayLike, *core: int) -> Array:
     """x as float64 with these last axes; its numbers need not be finite."""
     if type(x) is np.ndarray and x.dtype == np.float64 and x.shape[x.ndim - len(core) :] == core:
-        return x  # at once: this is half of the time of a small molecule
+        return x  # fast path: the checks below take half of the time of a small molecule
     found = array(name, x)
     if found.dtype.kind not in "iuf" or found.shape[found.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))

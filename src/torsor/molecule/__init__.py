@@ -3,7 +3,7 @@
 Units: nm, ps, amu (dalton), kJ/mol, K. Files and force fields need the extra `torsor[molecule]`.
 
     load, from_sequence, from_openmm    a `Molecule`; its `torsions()` is a tree of rigid bodies
-    dynamics, langevin, hmc, gibbs, tempering, anneal    move it; the result is a `MolecularRun`
+    dynamics, langevin, hmc, gibbs, tempering, anneal    move the tree; the result is a `MolecularRun`
     polymers                            chains without a force field
 """
 

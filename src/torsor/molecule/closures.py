@@ -1,11 +1,11 @@
-"""Bonds that close loops: S-S bonds, which the tree leaves out, held by distances between atoms.
+"""Bonds that close loops: S-S bonds, which the tree leaves out; constraints on distances between atoms close them.
 
-A disulfide keeps three distances, S-S and both from a sulphur to the carbon beyond the other: a length and two angles.
-With g(q) = (|x_i - x_j|^2 - d^2) / 2 for every distance and G = dg/dq, a drift is that of RATTLE with these rows:
+A disulfide keeps three distances: S-S, and from each sulphur to the carbon bonded to the other. They fix a length and
+two angles. With g(q) = (|x_i - x_j|^2 - d^2) / 2 per distance and G = dg/dq, a drift is that of RATTLE with these rows:
 
     J(q0)^T z0(q0, q1) = p - G(q0)^T a,   g(q1) = 0,     then     p1 - G(q1)^T b   with   G M^-1 p = 0.
 
-The multipliers a are found by Newton with the slope -h G(q1) M(q0)^-1 G(q0)^T, one drift of the tree per round.
+Newton's method finds the multipliers a, with the derivative -h G(q1) M(q0)^-1 G(q0)^T and one drift per iteration.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from torsor.molecule.molecule import Torsions
 
 CLOSED = 1e-12  # nm^2, of g: a bond of 0.2 nm is closed to 1e-11 nm
-ROUNDS = 12  # of Newton for the multipliers
+ROUNDS = 12  # at most, of Newton's method for the multipliers
 
 
 def held_distances(structure: Structure, cut: tuple[Bond, ...]) -> list[Bond]:
-    """The pairs of atoms whose distances close the bonds that were cut."""
+    """The pairs of atoms whose distances are constrained, to close the bonds that were cut."""
     pairs = []
     for a, b in cut:
         pairs.append((a, b))
@@ -39,7 +39,7 @@ def held_distances(structure: Structure, cut: tuple[Bond, ...]) -> list[Bond]:
 
 
 class Closures:
-    """The rows that close a tree; states (B, nq) side by side."""
+    """The constraints that close a tree, for states (B, nq)."""
 
     def __init__(self, torsions: Torsions) -> None:
         structure, model = torsions.molecule.structure, torsions.model
@@ -64,11 +64,11 @@ class Closures:
         return self._half_squares(self.points.positions(q)) - self.square / 2
 
     def gaps(self, q: Array) -> Array:
-        """How far the distances are from those held, (B, rows) nm."""
+        """The errors of the constrained distances, (B, rows) nm."""
         return np.sqrt(2 * self._half_squares(self.points.positions(q))) - np.sqrt(self.square)
 
     def rows(self, q: Array) -> Array:
-        """G, (B, rows, nv): each row is felt as a pair of opposite forces."""
+        """G, (B, rows, nv): each row is the torques of a pair of opposite forces."""
         x, count = self.points.positions(q), len(self.square)
         d = x[..., self.first, :] - x[..., self.second, :]
         forces = np.zeros((*d.shape[:-1], x.shape[-2], 3))
@@ -78,7 +78,7 @@ class Closures:
         return self.points.torques(q[:, None], forces)
 
     def projected(self, q: Array, p: Array) -> Array:
-        """Momenta whose velocities keep the distances: p - G^T (G M^-1 G^T)^-1 G M^-1 p"""
+        """Momenta whose velocities preserve the distances: p - G^T (G M^-1 G^T)^-1 G M^-1 p"""
         G = self.rows(q)
         speed = (G @ self.solve(q, p)[..., None])[..., 0]
         return p - self._pull(G, _solved(self._matrix(q, G, G), speed))
@@ -93,10 +93,10 @@ class Closures:
         return (a[..., None, :] @ G)[..., 0, :]
 
     def drifted(self, q: Array, p: Array, x: Array, h: Array | float, drift: Callable[..., Drifted]) -> Drifted:
-        """A drift that ends with all distances as they are held."""
+        """A drift at whose end all constraints are satisfied."""
         h, G = np.broadcast_to(np.asarray(h, float), q.shape[:1]), self.rows(q)
         a, closed = np.zeros((len(q), len(self.square))), np.zeros(len(q), bool)
-        with np.errstate(all="ignore"):  # of states that do not settle
+        with np.errstate(all="ignore"):  # states that do not converge
             for _ in range(ROUNDS):
                 found = drift(q, p - self._pull(G, a), x, h)
                 gap, x = self.open(found.q), np.where(found.settled[:, None], found.x, x)
@@ -110,7 +110,7 @@ class Closures:
 
 
 def _solved(A: Array, b: Array) -> Array:
-    """A^-1 b of every state; NaN where A is singular or not finite."""
+    """A^-1 b for every state; NaN where A is singular or not finite."""
     good = np.isfinite(A).all((-1, -2)) & (np.abs(np.linalg.det(np.where(np.isfinite(A), A, 0.0))) > 0)
     x = np.linalg.solve(np.where(good[:, None, None], A, np.eye(A.shape[-1])), b[..., None])[..., 0]
     return np.where(good[:, None], x, np.nan)

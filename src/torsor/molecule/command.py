@@ -27,10 +27,10 @@ from torsor.validate import number
 style = Later("torsor.view.style")
 
 METHODS = ("langevin", "hmc", "anneal")
-FRAMES = 500  # of a run, unless --every says how far apart they are
+FRAMES = 500  # per run, unless --every is given
 DAY = 86400.0
-SHORTER = {ANGLE: 0.25, LENGTH: 0.125}  # the share of a step that soft angles and lengths can take
-PICOSECOND = 1e-3  # per fs; and ns per ps
+SHORTER = {ANGLE: 0.25, LENGTH: 0.125}  # the share of the usual step with soft angles or lengths
+PICOSECOND = 1e-3  # ps per fs, and ns per ps
 
 
 def options_of(command: argparse.ArgumentParser) -> None:
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace, say: Any, bar: Any) -> int:
 
 
 class Pace:
-    """How fast a run is: counted from its first frame on, without what was compiled before, or done by another run."""
+    """The speed of a run, measured from its first frame: without compilation, and without frames of an earlier run."""
 
     def __init__(self, ns: float) -> None:
         self.ns, self.first, self.per_day = ns, (0, 0.0), float("nan")
@@ -122,7 +122,7 @@ class Pace:
 
 
 def _checked(options: argparse.Namespace) -> list[float]:
-    """The temperatures; all that can be wrong with the arguments is said before anything is computed."""
+    """The temperatures. All errors in the arguments are reported before anything is computed."""
     for path in options.out or ():
         frame_file(path)
     for path in (options.plot, options.ramachandran):

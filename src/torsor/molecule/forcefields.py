@@ -18,14 +18,14 @@ BOLTZMANN = 0.00831446261815324  # kJ/mol/K, CODATA 2018 (exact)
 FORCE_FIELDS = {"ff14SB": "amber14/protein.ff14SB.xml", "ff19SB": "amber19/protein.ff19SB.xml"}
 SOLVENTS = ("vacuum", "obc", "gbn2")
 # Bondi radii modified for generalised Born models (nm), and their screening factors: A. Onufriev, D. Bashford,
-# D. A. Case, Proteins 55, 383 (2004), and Amber's manual.  Hydrogen's radius is larger on nitrogen.
+# D. A. Case, Proteins 55, 383 (2004), and Amber's manual.  Hydrogen's radius is larger if it is bonded to nitrogen.
 RADII = {"N": 0.155, "C": 0.17, "O": 0.15, "S": 0.18, "F": 0.15, "P": 0.185, "Cl": 0.17, "H": 0.12}
 SCREENING = {"N": 0.79, "C": 0.72, "O": 0.85, "S": 0.96, "H": 0.85, "F": 0.88, "P": 0.86}
 ON_NITROGEN, OTHERS, SCREENED = 0.13, 0.15, 0.8
 
 
 class Potential(Protocol):
-    """What moves a molecule: energies and forces of many states."""
+    """A potential: energies and forces of many states."""
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
         """Energies (B,) in kJ/mol and forces (B, n, 3) in kJ/mol/nm at positions (B, n, 3) in nm."""
@@ -43,7 +43,7 @@ def openmm() -> Any:
 
 
 def force_field(name: str, solvent: str) -> Any:
-    """The ForceField of OpenMM with that name, and with the parameters of the solvent."""
+    """OpenMM's ForceField of that name, with the parameters of the solvent."""
     app, files = openmm().app, [FORCE_FIELDS[chosen("force field", name, FORCE_FIELDS)]]
     chosen("solvent", solvent, SOLVENTS)
     return app.ForceField(*files, *(["implicit/gbn2.xml"] if solvent == "gbn2" else []))
@@ -65,7 +65,7 @@ def system_of(topology: Any, field: Any, solvent: str) -> Any:
 
 
 def native_obc(system: Any, structure: Structure) -> Any:
-    """OpenMM's own OBC2 force, which is several times as fast as the general one for generalised Born models."""
+    """OpenMM's own OBC2 force, several times as fast as the general force for generalised Born models."""
     mm = openmm()
     force = mm.GBSAOBCForce()
     force.setSolventDielectric(78.5)
@@ -87,17 +87,17 @@ def masses(system: Any) -> Array:
 
 
 class OpenMMPotential:
-    """Compute energies and forces of an OpenMM System, one state after the other, in one context that is kept.
+    """Compute energies and forces of an OpenMM System, one state after the other, in one context.
 
     `potential(x)`, x (states, n, 3) in nm, gives energies (states,) in kJ/mol and forces (states, n, 3) in kJ/mol/nm.
-    `potential.calls` is how many states were computed.
+    `potential.calls` counts the states computed.
 
     Parameters
     ----------
     system : openmm.System
         The force field of the molecule.
     platform : str, optional
-        Of OpenMM. Default: its quickest. "CPU" computes in single precision, "Reference" in double.
+        Of OpenMM. Default: its fastest. "CPU" computes in single precision, "Reference" in double.
     threads : int, optional
         Of the platform "CPU". Default: all cores.
 
@@ -125,7 +125,7 @@ class OpenMMPotential:
             known = [mm.Platform.getPlatform(k).getName() for k in range(mm.Platform.getNumPlatforms())]
             raise ArgumentError(f"OpenMM has no platform {platform!r} here; it has {', '.join(known)}") from None
         properties: Mapping[str, str] = {"Threads": str(threads)} if platform == "CPU" and threads else {}
-        # a context owns its integrator; it never takes a step
+        # a context needs an integrator; it never takes a step
         self.context = mm.Context(system, mm.VerletIntegrator(0.001), *found, *((properties,) if properties else ()))
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
@@ -137,12 +137,12 @@ class OpenMMPotential:
         return energies, forces
 
     def _one(self, places: Array, forces: Array) -> float:
-        """The energy of one state; its forces are written."""
+        """The energy of one state; its forces are written to `forces`."""
         self.context.setPositions(places)
         try:
             state = self.context.getState(energy=True, forces=True)
         except self._failure:  # a force that is not finite
             return np.nan
-        # getForces() would take longer than the forces of a peptide
+        # getForces() would take longer than computing the forces of a peptide
         state._getVectorAsNumpy(self._forces, forces)
         return float(state.getPotentialEnergy()._value)

@@ -1,9 +1,9 @@
-"""Gibbs sampling of a flexible molecule: torsions by hybrid Monte Carlo, everything by Langevin dynamics, in turns.
+"""Gibbs sampling of a flexible molecule: hybrid Monte Carlo of torsions alternates with Langevin dynamics of all atoms.
 
-Rigid bonds and angles narrow the places that torsions can reach, more than Fixman's potential matters. Here they are
-rigid only while torsions move: at given bonds and angles, torsions have the density exp(-U/kT), which is what hybrid
-Monte Carlo with Fixman's potential samples. In between, all atoms move by OpenMM's Langevin dynamics with short steps,
-and the tree is made anew from where they are. Both keep the distribution of the flexible molecule.
+Rigid bonds and angles restrict the torsions; this matters more than Fixman's potential. Here they are rigid only while
+torsions move: at given bonds and angles, torsions have the density exp(-U/kT), which hybrid Monte Carlo with Fixman's
+potential samples. In between, all atoms move by OpenMM's Langevin dynamics with short steps, and the tree is rebuilt
+from their positions. Both moves preserve the distribution of the flexible molecule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torsor.molecule.structure import Array
 from torsor.molecule.tree import torsion_tree
 from torsor.validate import integer, number
 
-WIDE = 2**31 - 1  # OpenMM's seeds
+WIDE = 2**31 - 1  # the largest seed of OpenMM
 
 
 class Cartesian:
@@ -40,7 +40,7 @@ class Cartesian:
         self.context = mm.Context(molecule.system, self.integrator, *found)
 
     def __call__(self, places: Array, kelvin: float, steps: int, rng: np.random.Generator) -> Array:
-        """Positions after some steps from drawn velocities."""
+        """Positions after some steps that start with random velocities."""
         self.integrator.setTemperature(kelvin)
         self.integrator.setRandomNumberSeed(int(rng.integers(1, WIDE)))
         self.context.reinitialize()  # the seed takes effect
@@ -53,7 +53,7 @@ class Cartesian:
 def gibbs(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int = 10, jitter: float = 0.2,
           trajectories: int = 1, cartesian: int = 50, cartesian_step: float = 0.0005, friction: float = 5.0,
           **setting: Any) -> MolecularRun:  # fmt: skip
-    """Sample a flexible molecule: each draw is some trajectories of torsions, then Cartesian Langevin dynamics.
+    """Sample a flexible molecule: a draw is trajectories of torsions, then Cartesian Langevin dynamics.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def gibbs(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int 
     steps : int, default 10
         Per trajectory of torsions.
     jitter : float, default 0.2
-        By which share the step of a trajectory may be longer or shorter than `step`.
+        The largest relative difference between the step of a trajectory and `step`.
     trajectories : int, default 1
         Of torsions, per draw.
     cartesian : int, default 50
@@ -81,12 +81,12 @@ def gibbs(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int 
     Returns
     -------
     run : MolecularRun
-        With positions, and without q.
+        With positions, but without q.
 
     Raises
     ------
     ArgumentError
-        There is no force field, or a file or a start was given.
+        There is no force field, or `file` or `start` is given.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def gibbs(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int 
 
 
 def at_places(torsions: Torsions, places: Array) -> Torsions:
-    """The same torsions of the molecule at other places, with the bonds and angles found there."""
+    """The same torsions for other positions, with the bonds and angles of these positions."""
     molecule = replace(torsions.molecule, positions=places)
     structure = molecule.structure.without(torsions.cut)
     tree = torsion_tree(structure, places, molecule.mass, torsions.soft, name=torsions.model.name)

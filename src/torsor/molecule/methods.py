@@ -42,7 +42,7 @@ class Dynamics:
     def frame(self, mover: Mover, s: Walkers, generators: Generators) -> tuple[Walkers, Counts]:
         for _ in range(self.every):
             s, good = mover.step(s, self.step)
-            if not good.all():  # its momenta would carry it into the same step again
+            if not good.all():  # with the same momenta it would repeat the step that failed
                 s = mover.refreshed(s, generators).where(~good, s)
         return s, {"steps": self.every}
 
@@ -69,10 +69,10 @@ class Langevin(Dynamics):
 
 @dataclass(frozen=True)
 class HybridMonteCarlo(Dynamics):
-    """Hybrid Monte Carlo: trajectories with drawn momenta, accepted or rejected by their energy.
+    """Hybrid Monte Carlo: trajectories with random momenta, accepted or rejected by their energy.
 
     steps    per trajectory;  `every` counts trajectories
-    jitter   each trajectory has a step of its own, within this share of `step`
+    jitter   the largest relative difference between the step of a trajectory and `step`
     """
 
     name = "hmc"
@@ -100,7 +100,7 @@ class HybridMonteCarlo(Dynamics):
         return s, counts | {"steps": self.every * self.steps}
 
     def draw(self, mover: Mover, s: Walkers, generators: Generators) -> tuple[Walkers, Array, Array]:
-        """One trajectory: the states after it, which were accepted, and exp(-dH/kT), zero where it did not settle."""
+        """One trajectory: the new states, which were accepted, and exp(-dH/kT), zero where a step did not converge."""
         before = mover.refreshed(s, generators)
         draws = np.array([rng.random(2) for rng in generators])
         h = self.step * (1 + self.jitter * (2 * draws[:, 0] - 1))
@@ -116,7 +116,7 @@ class HybridMonteCarlo(Dynamics):
 
 @dataclass(frozen=True)
 class Ladder:
-    """Parallel tempering: another method at several temperatures, and exchanges between neighbours after frames.
+    """Parallel tempering: another method at several temperatures, with exchanges between neighbours after frames.
 
     The rule is that of ensembles (`torsor.ensembles.exchange.Tempering`). It compares U alone: Fixman's potential is
     (kT/2) log det M, so its weight is the same at every temperature and cancels.

@@ -1,4 +1,4 @@
-"""`Molecule`: atoms, places, masses and a potential; and `Torsions`: a molecule as a tree of rigid bodies.
+"""`Molecule`: atoms, positions, masses and a potential; and `Torsions`: a molecule as a tree of rigid bodies.
 
 Units: nm, ps, amu (dalton), kJ/mol, K; angles in rad unless an argument says degrees.
 """
@@ -25,14 +25,14 @@ from torsor.molecule.structure import from_openmm as structure_of
 from torsor.molecule.tree import Volume, torsion_tree
 from torsor.validate import number, real_array
 
-CLASH = 1e7  # kJ/mol: beyond, atoms lie on each other, and single precision has no forces
+CLASH = 1e7  # kJ/mol: above this, atoms overlap, and forces overflow single precision
 MINIMISED = 10.0  # kJ/mol/nm: the force at which a minimisation ends
-BLAMED = 4  # atoms named in a message
+BLAMED = 4  # the most atoms named in a message
 
 
 @dataclass(frozen=True, eq=False)
 class Molecule:
-    """Hold atoms at their places, with masses and, if there is one, an OpenMM System as their potential.
+    """Hold atoms with their positions and masses, and optionally an OpenMM System as their potential.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Molecule:
     system : openmm.System, optional
         The force field.
     topology : openmm.app.Topology, optional
-        What output files are written by.
+        Needed to write output files.
     report : sequence of str, default ()
         What was done to the file, line by line.
     name : str, default "molecule"
@@ -82,7 +82,7 @@ class Molecule:
         Returns
         -------
         potential : OpenMMPotential
-            Energies and forces of places.
+            Energies and forces of positions.
 
         Raises
         ------
@@ -111,13 +111,13 @@ class Molecule:
     def minimised(self, tolerance: float = MINIMISED) -> Molecule:
         """Move to a nearby minimum of the potential, all atoms free.
 
-        It is the same minimum in every process, so that a run can be continued: one thread, because several add up
-        forces in an order that changes.
+        The minimum is the same in every process, so that a run can be continued. Therefore one thread is used:
+        several threads would sum forces in a varying order.
 
         Parameters
         ----------
         tolerance : float, default 10
-            The largest root-mean-square force that is left, in kJ/mol/nm.
+            The largest root-mean-square force at the end, in kJ/mol/nm.
 
         Returns
         -------
@@ -143,20 +143,20 @@ class Molecule:
         Parameters
         ----------
         soft : str, default "phi psi omega chi"
-            Which torsions turn, some of these. Rings (and so phi of proline), double bonds and side-chain amides are
-            rigid. S-S bonds are cut, and closed again by constraints. With "angle" or "length" among the words, all
-            bonds between heavy atoms that are in no ring also bend or stretch; they need a step of 1 to 4 fs.
+            Which torsions turn. Rings (and so phi of proline), double bonds and side-chain amides are rigid. S-S bonds
+            are cut, and closed again by constraints. With "angle" or "length" among the words, all bonds between heavy
+            atoms outside rings also bend or stretch; they need a step of 1 to 4 fs.
         methyl : bool, default True
             Methyl (and ammonium) groups turn.
         hydroxyl : bool, default True
             Hydroxyl groups turn.
         hydrogen_mass : float or None, default 4
-            In amu. Hydrogens take this mass from the atoms they are bonded to, so that steps can be longer; None leaves
-            all masses. Averages over places do not change.
+            In amu. Hydrogens take this mass from the atoms they are bonded to, so that steps can be longer; None keeps
+            all masses. Averages over positions do not change.
         root : str or int, default "centroid"
-            "centroid", or the number of an atom in whose body its tree begins.
+            "centroid", or the number of an atom: its body becomes the root of its tree.
         share : bool, default True
-            The masses on an axis are shared between both bodies; M(q) does not depend on it.
+            Share the masses on an axis between both bodies; M(q) does not depend on this.
 
         Returns
         -------
@@ -209,7 +209,7 @@ class Torsions:
     cut : sequence of tuple, default ()
         Bonds that the tree leaves out (S-S); constraints close them.
     volume : Volume
-        How much room a step in soft angles and lengths has: log det G of q and its gradient.
+        The volume element of soft angles and lengths: log det G of q and its gradient.
 
     Examples
     --------
@@ -231,7 +231,7 @@ class Torsions:
 
     @cached_property
     def kinds(self) -> dict[str, int]:
-        """How many torsions of each kind turn, and how many angles and lengths are soft."""
+        """The number of torsions of each kind that turn, and of soft angles and lengths."""
         found: dict[str, int] = {}
         for one in self.soft:
             flexible = [motion for motion in one.motions if motion in FLEXIBLE]
@@ -240,7 +240,7 @@ class Torsions:
         return found
 
     def positions(self, q: ArrayLike) -> Array:
-        """Find the places of the atoms.
+        """Compute the positions of the atoms.
 
         Parameters
         ----------
@@ -256,7 +256,7 @@ class Torsions:
 
 
 def repartitioned(structure: Structure, mass: Array, hydrogen_mass: float) -> Array:
-    """Masses with heavier hydrogens: each takes what it gains from the heavy atom it is bonded to."""
+    """Masses with heavier hydrogens: each takes the added mass from the heavy atom it is bonded to."""
     number("hydrogen_mass", hydrogen_mass, above=0)
     found = mass.copy()
     for atom, element in enumerate(structure.elements):
@@ -279,13 +279,13 @@ def load(path: str | Path, *, forcefield: str = "ff14SB", solvent: str = "obc", 
     Parameters
     ----------
     path : str or Path
-        .pdb or .cif, also packed (.gz). Its first model is taken. If the force field can take the file as it is,
-        nothing is changed. Otherwise modified residues are replaced, water, ions and ligands left out, missing atoms
-        added, and all hydrogens placed anew; `report` says all of it.
+        .pdb or .cif, also compressed (.gz). Its first model is used. If the force field can take the file as it is,
+        nothing is changed. Otherwise modified residues are replaced, water, ions and ligands are left out, missing
+        atoms are added, and all hydrogens are placed again; `report` lists every change.
     forcefield : str, default "ff14SB"
         "ff14SB" or "ff19SB".
     solvent : str, default "obc"
-        "vacuum", "obc" (OpenMM's own OBC2, quick) or "gbn2".
+        "vacuum", "obc" (OpenMM's own OBC2, fast) or "gbn2".
     gaps : str, default "refuse"
         What to do where residues are missing inside a chain: "refuse", or "split" it there.
 
@@ -297,12 +297,12 @@ def load(path: str | Path, *, forcefield: str = "ff14SB", solvent: str = "obc", 
     Raises
     ------
     ModelError
-        The file is damaged, or holds what the force field does not know; the message names the residue.
+        The file is damaged, or the force field does not know a residue, which the message names.
 
     Examples
     --------
     >>> from torsor import molecule
-    >>> molecule.from_sequence("ALA-GLY").save("two.pdb")  # in place of a file of yours
+    >>> molecule.from_sequence("ALA-GLY").save("two.pdb")  # in place of your file
     >>> len(molecule.load("two.pdb", solvent="vacuum").positions)
     20
     """
@@ -367,7 +367,7 @@ def from_openmm(topology: Any, system: Any, positions: ArrayLike, *, name: str =
     Returns
     -------
     molecule : Molecule
-        With these.
+        With this topology, System and positions.
 
     Raises
     ------
@@ -402,7 +402,7 @@ def _made(topology: Any, system: Any, positions: Array, report: list[str], name:
 
 
 def _refuse_coincident(molecule: Molecule) -> None:
-    """Raise if bonded atoms lie on each other: no force field has forces there."""
+    """Raise if bonded atoms coincide: no force field has finite forces there."""
     a, b = molecule.structure.bonds.T
     length = np.linalg.norm(molecule.positions[a] - molecule.positions[b], axis=1)
     if len(length) and length.min() < 1e-3:

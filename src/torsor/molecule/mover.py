@@ -1,13 +1,13 @@
-"""The steps of torsion-angle dynamics for some replicas side by side. A replica that fails is that replica's affair.
+"""The steps of torsion-angle dynamics for a batch of replicas. A replica that fails does not affect the others.
 
 The energy of a replica at the temperature T is
 
     H = p^T M(q)^-1 p / 2 + U(q) + (kT/2) (log det M(q) - log det G(q)),
 
-the last term being Fixman's potential, if it is on. Rigid bonds and angles would give the weight sqrt(det M) to places;
-Fixman's potential removes it, so that torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974). det G is
-the volume of places (`tree.Volume`): soft angles and lengths have the distribution exp(-U/kT) r^2 sin theta. Closed S-S
-bonds have a weight of their own, det(G M^-1 G^T)^(1/2), which is left as it is (`closures.py`).
+where the last term is Fixman's potential, if it is on. Rigid bonds and angles would give configurations the weight
+sqrt(det M); Fixman's potential removes it, so torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974).
+sqrt(det G) is the volume element of positions (`tree.Volume`): soft angles and lengths have the distribution
+exp(-U/kT) r^2 sin theta. Closed S-S bonds add the weight det(G M^-1 G^T)^(1/2), which is kept (`closures.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torsor.validate import real_array
 
 @dataclass(frozen=True)
 class Forces:
-    """At configurations: U (B,), its torques tau (B, nv), and the gradient (B, nv) of log det M - log det G."""
+    """U (B,), its torques tau (B, nv), and the gradient (B, nv) of log det M - log det G, at configurations."""
 
     U: Array
     tau: Array
@@ -42,9 +42,9 @@ class Forces:
 
 @dataclass(frozen=True)
 class Walkers:
-    """Configurations, momenta, guesses of mean velocities, and what acts there.
+    """Configurations, momenta, guesses of mean velocities, and the forces there.
 
-    lag    by how much the mean velocity of the last drift differed from the velocity at its beginning
+    lag    the mean velocity of the last drift minus the velocity at its start
     """
 
     q: Array
@@ -80,11 +80,11 @@ def _merged(chosen: Array, one: Any, other: Any) -> Any:
 
 
 class Mover:
-    """Moves replicas of one tree, each at its own temperature.
+    """Move replicas of one tree, each at its own temperature.
 
     kT           (B,) kJ/mol
-    force_calls  how often the potential was asked, counted in states
-    unsettled    how many steps did not settle, or left the numbers
+    force_calls  how many states the potential has computed
+    unsettled    how many steps did not converge, or gave numbers that are not finite
     """
 
     def __init__(self, torsions: Torsions, potential: Potential | None, kT: Array, fixman: bool = True) -> None:
@@ -107,10 +107,10 @@ class Mover:
     def kT(self, kT: Array) -> None:
         self._kT, self._half_kT = kT, kT[:, None] / 2
 
-    # ---- what acts ----
+    # ---- forces ----
 
     def at(self, q: Array) -> Forces:
-        """What acts at configurations (B, nq), in one call of the potential."""
+        """The forces at configurations (B, nq), by one call of the potential."""
         if self.potential is None:
             U, tau = np.zeros(len(q)), np.zeros((len(q), self.model.nv))
         else:
@@ -134,7 +134,7 @@ class Mover:
         return gradient
 
     def total(self, at: Forces) -> Array:
-        """All torques, with Fixman's."""
+        """All torques, including those of Fixman's potential."""
         return at.tau - self._half_kT * at.gradient if self.fixman else at.tau
 
     def velocities(self, s: Walkers) -> Array:
@@ -151,17 +151,17 @@ class Mover:
     # ---- beginnings ----
 
     def noise(self, q: Array, generators: Sequence[np.random.Generator]) -> Array:
-        """Momenta of covariance M(q), (B, nv), without what would open closed bonds."""
+        """Momenta with covariance M(q), (B, nv), projected so that they do not open closed bonds."""
         found = self._noise(q, np.array([rng.standard_normal(self.model.nv) for rng in generators]))
         return self.closures.projected(q, found) if self.closures else found
 
     def refreshed(self, s: Walkers, generators: Sequence[np.random.Generator]) -> Walkers:
-        """The same places with momenta drawn at the temperature."""
+        """The same configurations with momenta redrawn at the temperature."""
         p = np.sqrt(self.kT)[:, None] * self.noise(s.q, generators)
         return replace(s, p=p, x=self._solve(s.q, p))
 
     def start(self, q: Array, generators: Sequence[np.random.Generator]) -> Walkers:
-        """Walkers at places, with drawn momenta; forces that are not finite are refused."""
+        """Walkers at configurations, with random momenta; raises if forces are not finite."""
         at = self.at(q)
         good = np.isfinite(at.U) & np.isfinite(at.tau).all(-1)
         if not good.all():
@@ -176,7 +176,7 @@ class Mover:
     # ---- steps ----
 
     def drifted(self, s: Walkers, h: Array | float, near: bool = False) -> tuple[Walkers, Array]:
-        """Free motion for h, and which replicas settled; `near`: s.x is a guess that knows the acceleration."""
+        """Free motion for h, and which replicas converged; `near`: the guess s.x includes the acceleration."""
         if self.closures:
             q, p, x, settled = self.closures.drifted(s.q, s.p, s.x, h, self.drift)
         else:
@@ -188,8 +188,9 @@ class Mover:
     def _halve(self, s: Walkers, h: Array | float, found: Drifted) -> None:
         """Two drifts of half the length for replicas whose drift has no solution, in place.
 
-        Where bodies turn fast, the equations of a step have a fold, and no solution beyond it. The rule leads home, as
-        exact laws need it, if the whole drift has no solution from the end backwards, either; other replicas fail.
+        Where bodies turn fast, the equations of a step have a fold and no solution beyond it. Exact sampling needs a
+        reversible rule: the halves are used only if the whole drift back from their end has no solution either. Other
+        replicas fail.
         """
         rows = np.flatnonzero(~found.settled & np.isfinite(s.p).all(-1))
         half = np.broadcast_to(np.asarray(h, float), found.settled.shape)[rows] / 2
@@ -219,15 +220,15 @@ class Mover:
         return self._landed(s, moved, good & again, h)
 
     def _lagged(self, s: Walkers, h: float) -> tuple[Walkers, Array]:
-        """A drift whose mean velocity is guessed by the velocity, and the lag of the drift before it."""
+        """A drift whose mean velocity is guessed as the velocity plus the lag of the drift before it."""
         v = self.velocities(s)
         moved, good = self.drifted(Walkers(s.q, s.p, v + s.lag, s.at, s.lag), h, near=True)
         return Walkers(moved.q, moved.p, moved.x, s.at, moved.x - v), good
 
     def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array | float) -> tuple[Walkers, Array]:
-        """The forces at the new places, and the second kick."""
+        """The forces at the new configurations, and the second kick."""
         settled = np.count_nonzero(good) == good.size
-        # a place that means nothing is not shown to the potential
+        # the potential does not get configurations of drifts that failed
         q = moved.q if settled else np.where(good[:, None], moved.q, before.q)
         at = self.at(q)
         after = self.kicked(Walkers(moved.q, moved.p, moved.x, at, moved.lag), h / 2)

@@ -1,4 +1,4 @@
-"""Frames of a molecule in the formats of others: PDB, mmCIF, DCD, XTC, MDTraj, MDAnalysis."""
+"""Frames of a molecule in other formats: PDB, mmCIF, DCD, XTC, MDTraj, MDAnalysis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANGSTROMS = 10.0  # per nm
 
 
 def save_frames(path: str | Path, molecule: Molecule, frames: Array, t: Array) -> None:
-    """Write (frames, n, 3) nm at the times t (ps) to a file; its name says the format."""
+    """Write (frames, n, 3) nm at the times t (ps) to a file; its suffix sets the format."""
     path = frame_file(path)
     kind = path.suffix.lower()
     _need_topology(molecule)
@@ -34,7 +34,7 @@ def save_frames(path: str | Path, molecule: Molecule, frames: Array, t: Array) -
 
 
 def frame_file(path: str | Path) -> Path:
-    """A file that frames can be written to, or an error that says why not: before a long run, not after it."""
+    """A file that frames can be written to, or an error that says why not, before a long run."""
     path = file_path("path", path)
     if path.suffix.lower() not in FORMATS:
         raise ArgumentError(f"{path}: frames are written to files named {', '.join(FORMATS)}")
@@ -60,7 +60,7 @@ def _text(kind: str, molecule: Molecule, frames: Array) -> str:
 
 
 def _binary(path: Path, kind: str, molecule: Molecule, frames: Array, t: Array) -> None:
-    """By OpenMM's writers, to a file beside it that then takes its name."""
+    """Write by OpenMM's writers to a temporary file beside `path`, then rename it."""
     app, part = openmm().app, path.with_name(f".{path.stem}.part{path.suffix}")
     spacing = float(t[1] - t[0]) if len(t) > 1 and t[1] > t[0] else 1.0
     try:
@@ -99,7 +99,7 @@ def to_mdanalysis(molecule: Molecule, frames: Array, t: Array) -> Any:
     """An `MDAnalysis.Universe` with the frames in memory, in angstrom."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its own, on import
+            warnings.simplefilter("ignore")  # MDAnalysis warns on import
             import MDAnalysis
     except ImportError:
         raise ArgumentError("this needs MDAnalysis: pip install MDAnalysis") from None

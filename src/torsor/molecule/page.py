@@ -1,7 +1,7 @@
-"""A page that plays frames of a molecule in a browser: one file, with no other file and no network.
+"""A page that plays frames of a molecule in a browser: a single file that needs no network.
 
-It is made of molecule.html, molecule.js (ours) and the three.js that the pages of machines use. Frames are 16-bit whole
-numbers: at most a 32767th of the reach of the molecule is lost.
+It consists of molecule.html, molecule.js and the three.js that the pages of machines use. Frames are 16-bit integers;
+the rounding error is at most 1/32767 of the reach of the molecule.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 COLORS = {"C": "#4d4d4d", "N": "#0072b2", "O": "#d62728", "S": "#e6b800", "H": "#cfcfcf", "P": "#d55e00"}
 OTHER = "#cc79a7"
-MOST_NUMBERS = 12_000_000  # of all frames: 32 MB of page
+MOST_NUMBERS = 12_000_000  # in all frames: a page of 32 MB
 QUANTA = 32767
 # After P-SEA (G. Labesse & al., Comput. Appl. Biosci. 13, 1997): distances of CA atoms i to i + 2, 3, 4 (nm), the angle
-# at i + 1 and the dihedral (degrees), each with how far it may be off; the angle by twice as much.
+# at i + 1 and the dihedral (degrees), each with its tolerance; the tolerance of the angle is doubled.
 HELIX = {"distances": ((0.55, 0.05), (0.53, 0.05), (0.64, 0.06)), "angle": (89, 12), "dihedral": (50, 20)}
 STRAND = {"distances": ((0.67, 0.06), (0.99, 0.09), (1.24, 0.11)), "angle": (124, 14), "dihedral": (-170, 45)}
 SHORTEST = {"H": 4, "E": 3}  # residues in a row
@@ -49,14 +49,14 @@ def write_page(path: str | Path, molecule: Molecule, frames: Array, t: Array, ti
 
 
 def scene(molecule: Molecule, frames: Array, t: Array) -> dict[str, Any]:
-    """The data of the page; every second, third, ... frame if all would be too many. Frames are laid on the first."""
+    """The data of the page; every k-th frame if there are too many. Frames are superposed on the first."""
     if not len(frames) or not np.isfinite(frames).all():
         raise ArgumentError("the page needs frames, and finite positions")
     apart = -(-frames.size // MOST_NUMBERS)
     frames, t, s = on_first(frames[::apart]), t[::apart], molecule.structure
     reach = float(np.abs(frames).max())
     numbers = np.rint(frames * (QUANTA / reach)).astype("<i2")
-    axes = np.linalg.svd(frames[0], full_matrices=False)[2]  # seen from where it is flattest
+    axes = np.linalg.svd(frames[0], full_matrices=False)[2]  # the view is along its thinnest axis
     radius = float(np.linalg.norm(frames[0], axis=1).max())
     chains = ribbons(s, frames[0])
     return {
@@ -70,7 +70,7 @@ def scene(molecule: Molecule, frames: Array, t: Array) -> dict[str, Any]:
 
 
 def on_first(frames: Array) -> Array:
-    """Frames turned and shifted onto the first, whose centre is the origin (Kabsch)."""
+    """Frames superposed on the first, whose centre is the origin (Kabsch)."""
     x = frames - frames.mean(1, keepdims=True)
     U, _, Vt = np.linalg.svd(np.swapaxes(x, -1, -2) @ x[0])
     U[..., 2] *= np.sign(np.linalg.det(U @ Vt))[:, None]
@@ -78,7 +78,7 @@ def on_first(frames: Array) -> Array:
 
 
 def ribbons(structure: Structure, x: Array) -> list[dict[str, Any]]:
-    """For every chain of residues with CA, C and O: those atoms, and H, E or C for each residue."""
+    """For every chain of residues with N, CA, C and O: CA, C and O, and H, E or C for each residue."""
     bonded = {tuple(bond) for bond in structure.bonds.tolist()}
     chains: list[dict[str, Any]] = []
     last = -1

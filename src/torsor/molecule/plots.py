@@ -1,4 +1,4 @@
-"""Plots of runs of molecules: energies, temperature, sizes; Ramachandran plots; torsions in time."""
+"""Plots of runs of molecules: energies, temperature, sizes; Ramachandran plots; torsions over time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _overview(figure: Figure, run: MolecularRun) -> None:
 
 
 def _some(run: MolecularRun) -> str:
-    """Atoms for a distance: the backbone, if there is one."""
+    """Atoms for the distance: the backbone, or heavy atoms if there is none."""
     return "backbone" if len(run.atoms("backbone")) > 2 else "heavy"
 
 
@@ -72,7 +72,7 @@ def _angles(axes: Axes, below: str, beside: str) -> None:
 
 
 def _torsions(figure: Figure, run: MolecularRun) -> None:
-    """phi above psi; one row of dots per residue would hide jumps, so every residue is a curve of dots."""
+    """phi above psi; every residue is a curve of dots, which shows jumps."""
     found: dict[str, Any] = dict(zip(("phi", "psi"), run.phi_psi()))
     for axes, (name, angles) in zip(figure.subplots(2, 1, sharex=True), found.items()):
         degrees = np.degrees(angles[:, 0])

@@ -4,9 +4,9 @@ Lengths are in nm, masses in amu and energies in kJ/mol, as for molecules. Every
 this package move it. Beads are C atoms of one residue.
 
 Freely rotating chains keep their bond angles, and turn about their bonds in space. Planar and spatial chains bend at
-every bead: freely jointed, or stiff as a worm-like chain is. With Fixman's potential their torsions and bends have the
-distribution of stiff springs; without, that of rigid bonds, whose weight is sqrt(det M) (H. A. Kramers, J. Chem. Phys.
-14, 1946; M. Fixman, PNAS 71, 1974).
+every bead: freely jointed, or with the stiffness of a worm-like chain. With Fixman's potential their torsions and bends
+have the distribution of stiff springs; without it, that of rigid bonds, whose weight is sqrt(det M) (H. A. Kramers,
+J. Chem. Phys. 14, 1946; M. Fixman, PNAS 71, 1974).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def beads(n: int) -> Structure:
 
 def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: float = BEAD, soft: str = "chi"
                     ) -> Torsions:  # fmt: skip
-    """Build a chain of beads in space with rigid bonds and bond angles, all torsions free; at first a zigzag.
+    """Build a chain of beads in space with rigid bonds and bond angles and free torsions; it starts as a zigzag.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: f
     mass : float, default 15
         Of a bead, in amu.
     soft : str, default "chi"
-        "chi angle", "chi length" or "chi angle length": bonds bend or stretch, too. Without a potential, such as
-        `Elastic`, nothing keeps them together.
+        "chi angle", "chi length" or "chi angle length": bonds also bend or stretch. They need a potential, such as
+        `Elastic`, that holds the chain together.
 
     Returns
     -------
     chain : Torsions
-        With n - 3 torsions, if they are soft n - 2 angles and n - 1 lengths, and a free root.
+        With n - 3 torsions and a free root, and n - 2 angles and n - 1 lengths if these are soft.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def freely_rotating(n: int, *, bond: float = BOND, angle: float = ANGLE, mass: f
 
 
 def planar(n: int, *, bond: float = BOND, mass: float = BEAD) -> Torsions:
-    """Build a chain of beads in the plane, which bends at every bead and hangs on a held bead at the origin.
+    """Build a chain of beads in the plane, which bends at every bead; a fixed bead at the origin is its parent.
 
     q are the angles between successive bonds, the first with the x axis.
 
@@ -105,17 +105,17 @@ def planar(n: int, *, bond: float = BOND, mass: float = BEAD) -> Torsions:
 
 
 def spatial(n: int, *, bond: float = BOND, mass: float = BEAD) -> Torsions:
-    """A chain of n beads and the bead at the origin on which it hangs, in space; it bends at every bead.
+    """A chain of n beads in space, which bends at every bead; a fixed bead at the origin is its parent.
 
-    q are quaternions, each of a bond relative to the one before it. Beads are balls, not points: a bond also turns
-    about itself, and needs inertia for it. sqrt(det M) of two bonds is
+    q are quaternions, each of a bond relative to the bond before it. Beads are balls, not points: a bond also turns
+    about itself, which needs inertia. sqrt(det M) of two bonds is
     ((2 + a) (1 + a) - cos^2)^(1/2) ((2 + a) (1 + a) - 1)^(1/2) with a = `ROUND`.
     """
     return _hung(n, bond, mass, "spatial", "spherical", ROUND)
 
 
 def _hung(n: int, bond: float, mass: float, words: str, joint: str, roundness: float) -> Torsions:
-    """A chain of n beads on the bead at the origin."""
+    """A chain of n beads whose parent is the fixed bead at the origin."""
     integer("n", n, least=1)
     end = (number("bond", bond, above=0), 0.0, 0.0)
     model = Model.tree(
@@ -124,7 +124,7 @@ def _hung(n: int, bond: float, mass: float, words: str, joint: str, roundness: f
         gravity=(0.0, 0.0, 0.0), allow_degenerate=not roundness, name=f"{words} chain of {n}",
     ).with_extras(Extras(units=UNITS))  # fmt: skip
     places = np.arange(n + 1)[:, None] * np.array(end)
-    masses = np.append(0.0, np.full(n, mass))  # the first bead is held
+    masses = np.append(0.0, np.full(n, mass))  # the first bead is fixed
     chain = Molecule(beads(n + 1), places, masses, name=model.name)
     points = Points(model, np.arange(-1, n), np.concatenate([np.zeros((1, 3)), np.tile(end, (n, 1))]))
     return Torsions(chain, model, points, ())
@@ -172,7 +172,7 @@ class Elastic:
 
     $$ U = \frac{k_r}{2} \sum (r - r_0)^2 + \frac{k_c}{2} \sum (\cos\theta - \cos\theta_0)^2 $$
 
-    Lengths, and cosines of angles, have the densities exp(-U/kT) r^2 and exp(-U/kT), one by one.
+    Each length has the density exp(-U/kT) r^2, and the cosine of each angle exp(-U/kT).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Files and sequences of molecules, completed to what a force field needs, with a report of all that was done."""
+"""Files and sequences of molecules, completed for a force field, with a report of all changes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ THREE = {
 ONE = {three: one for one, three in THREE.items()}
 WATER = {"HOH", "WAT", "H2O", "DOD", "TIP", "TIP3", "TIP4", "SOL"}
 HYDROGEN = ("H", "D")
-LEFT_OUT = "left out "  # begins a line of a report
+LEFT_OUT = "left out "  # the start of a line of a report
 
 
 def pdbfixer() -> Any:
     """The PDBFixer package, or an error that says how to get it."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its own, on import
+            warnings.simplefilter("ignore")  # PDBFixer warns on import
             import pdbfixer
     except ImportError:
         raise ArgumentError("files of molecules need PDBFixer: pip install 'torsor[molecule]'") from None
@@ -74,7 +74,7 @@ def read(path: str | Path, field: Any, gaps: str = "refuse") -> tuple[Any, Array
 
 
 def _text(path: Path) -> tuple[str, str]:
-    """The text of a file, unpacked if need be, and "pdb" or "cif"."""
+    """The text of a file, decompressed if needed, and "pdb" or "cif"."""
     name = path.name.lower()
     suffix = Path(name.removesuffix(".gz")).suffix
     if suffix not in FORMATS:
@@ -91,7 +91,7 @@ def _text(path: Path) -> tuple[str, str]:
 
 
 def _choices(text: str, kind: str) -> list[str]:
-    """What is chosen of several models and alternate locations."""
+    """Lines that say which of several models and alternate locations were chosen."""
     models, alternates = _of_pdb(text) if kind == "pdb" else _of_cif(text)
     report = []
     if models > 1:
@@ -102,13 +102,13 @@ def _choices(text: str, kind: str) -> list[str]:
 
 
 def _of_pdb(text: str) -> tuple[int, set[str]]:
-    """How many models there are, and the names of alternate locations."""
+    """The number of models, and the names of alternate locations."""
     atoms = (line[16:17].strip() for line in text.splitlines() if line.startswith(("ATOM", "HETATM")))
     return len(re.findall(r"^MODEL ", text, re.M)), set(atoms) - {""}
 
 
 def _of_cif(text: str) -> tuple[int, set[str]]:
-    """The same of mmCIF, by OpenMM's parser; nothing if it cannot be read, which the caller finds out again."""
+    """The same for mmCIF, by OpenMM's parser; nothing if it cannot be read: the caller then reports the error."""
     from openmm.app.internal.pdbx.reader import PdbxReader
 
     blocks: list[Any] = []
@@ -162,7 +162,7 @@ def _is_number(text: str) -> bool:
 
 
 def _complete(fixer: Any, field: Any) -> bool:
-    """Whether the force field takes the file as it is."""
+    """Whether the force field accepts the file as it is."""
     if any(a.element is None or a.element.symbol == "D" for a in fixer.topology.atoms()):
         return False
     return not field.getUnmatchedResidues(fixer.topology) and not _water(fixer.topology)
@@ -183,7 +183,7 @@ class _Site:
 
 
 def _gaps(topology: Any, positions: Any) -> list[tuple[_Site, _Site, float]]:
-    """Peptide bonds that are too long, or not there."""
+    """Peptide bonds that are too long or missing."""
     x, found = in_nm(positions), []
     for chain in topology.chains():
         for before, after in pairwise(chain.residues()):
@@ -216,7 +216,7 @@ def _split(topology: Any, after: set[int]) -> Any:
 
 
 def _only_protein(fixer: Any, field: Any, report: list[str]) -> None:
-    """Residues replaced, and what is no protein left out; without hydrogens."""
+    """Replace modified residues, and remove hydrogens and everything that is not protein."""
     fixer.findNonstandardResidues()
     if fixer.nonstandardResidues:
         report.append("replaced " + ", ".join(f"{_Site(r)} by {name}" for r, name in fixer.nonstandardResidues))
@@ -242,12 +242,12 @@ def _counted(residues: list[Any]) -> list[str]:
 
 
 def _left_out(report: list[str]) -> str:
-    """What was left out, in the message about a gap that it may have left."""
+    """What was left out, for the message about a gap that this may have caused."""
     return "".join(f" ({line}, unknown to the force field)" for line in report if line.startswith(LEFT_OUT))
 
 
 def _mended(fixer: Any, field: Any, report: list[str]) -> tuple[Any, Array]:
-    """Heavy atoms and hydrogens added."""
+    """Add missing heavy atoms and hydrogens."""
     fixer.missingResidues = {}
     fixer.findMissingAtoms()
     lost = [f"{_Site(r)}.{a.name}" for r, atoms in fixer.missingAtoms.items() for a in atoms]
@@ -261,9 +261,9 @@ def _mended(fixer: Any, field: Any, report: list[str]) -> tuple[Any, Array]:
 
 
 def _with_hydrogens(topology: Any, positions: Any, field: Any) -> tuple[Any, int]:
-    """A Modeller with all hydrogens, and how many it placed; the same places in every process.
+    """A Modeller with all hydrogens, and how many it placed; their positions are the same in every process.
 
-    OpenMM begins at places drawn by `random`, and minimises; its CPU platform sums forces in the order of its threads.
+    OpenMM starts from positions drawn by `random` and minimises; its CPU platform sums forces in the order of threads.
     """
     modeller = openmm().app.Modeller(topology, positions)
     before = random.getstate()
@@ -319,7 +319,7 @@ def build(sequence: str, field: Any, phi: float = -60.0, psi: float = -45.0) -> 
     except ImportError:
         raise ArgumentError("sequences need PeptideBuilder: pip install 'torsor[molecule]'") from None
     app, names = openmm().app, residues_of(sequence)
-    codes = [ONE.get(name, "G") for name in names]  # caps are built as glycines and cut short
+    codes = [ONE.get(name, "G") for name in names]  # caps are built as glycines, then truncated
     chain = PeptideBuilder.initialize_res(codes[0])
     for code in codes[1:]:
         PeptideBuilder.add_residue(chain, code, phi, psi)

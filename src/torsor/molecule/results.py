@@ -29,7 +29,7 @@ class MolecularRun:
     torsions : Torsions
         The tree that moved.
     t : (frames,) ndarray
-        Times, in ps; of Monte Carlo, the length of all trajectories.
+        Times, in ps; for Monte Carlo, the total length of all trajectories.
     q : (frames, replicas, nq) ndarray
         Configurations.
     potential : (frames, replicas) ndarray
@@ -37,13 +37,13 @@ class MolecularRun:
     kinetic : (frames, replicas) ndarray
         The kinetic energy, in kJ/mol.
     log_det : (frames, replicas) ndarray
-        log det M, less log det G of soft angles and lengths; zero without Fixman's potential.
+        log det M, minus log det G of soft angles and lengths; zero without Fixman's potential.
     counts : dict
         What happened: steps, accepted trajectories, ...
     about : dict
         The method and its numbers.
     places : (frames, replicas, n, 3) ndarray, optional
-        In nm, if bonds and angles changed, too; q is then empty.
+        Positions in nm, if bonds and angles also changed; q is then empty.
 
     Examples
     --------
@@ -74,12 +74,12 @@ class MolecularRun:
 
     @property
     def replicas(self) -> int:
-        """How many copies ran side by side."""
+        """The number of copies that ran side by side."""
         return self.q.shape[1]
 
     @property
     def temperature(self) -> Array:
-        """Twice the kinetic energy per freedom that closed bonds leave, (frames, replicas), in kelvin."""
+        """The kinetic temperature, (frames, replicas), in kelvin; constraints are not counted as freedoms."""
         freedoms = self.torsions.model.nv - len(held_distances(self.torsions.molecule.structure, self.torsions.cut))
         return 2 * self.kinetic / (BOLTZMANN * freedoms)
 
@@ -90,7 +90,7 @@ class MolecularRun:
 
     @cached_property
     def positions(self) -> Array:
-        """The places of all atoms, (frames, replicas, n, 3), in nm."""
+        """The positions of all atoms, (frames, replicas, n, 3), in nm."""
         return self.torsions.positions(self.q) if self.places is None else self.places
 
     def open_bonds(self) -> Array:
@@ -120,7 +120,7 @@ class MolecularRun:
         Returns
         -------
         angles : (frames, replicas, m) ndarray
-            In rad, by the usual sign (IUPAC).
+            In rad, with the IUPAC sign.
         """
         return dihedrals(self.positions, np.asarray(atoms, int).reshape(-1, 4))
 
@@ -158,7 +158,7 @@ class MolecularRun:
         Raises
         ------
         ArgumentError
-            It is none of these words.
+            `names` is none of these words.
         """
         structure = self.torsions.molecule.structure
         if not isinstance(names, str):
@@ -202,7 +202,7 @@ class MolecularRun:
         return np.sqrt(np.maximum(square, 0) / len(chosen))
 
     def radius_of_gyration(self) -> Array:
-        """Measure the radius of gyration, weighted with the masses.
+        """Measure the radius of gyration, weighted by the masses.
 
         Returns
         -------
@@ -234,7 +234,7 @@ class MolecularRun:
         a, b = (end if own is None else own for own, end in ((first, ends[0]), (last, ends[-1])))
         return np.linalg.norm(self.positions[..., a, :] - self.positions[..., b, :], axis=-1)
 
-    # ---- out ----
+    # ---- output ----
 
     def save(self, path: str | Path, replica: int = 0) -> None:
         """Write the frames of a replica to a file, by OpenMM.
@@ -249,7 +249,7 @@ class MolecularRun:
         save_frames(path, self.torsions.molecule, self._frames(replica), self.t)
 
     def to_mdtraj(self, replica: int = 0) -> Any:
-        """Hand the frames of a replica to MDTraj.
+        """Give the frames of a replica to MDTraj.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ class MolecularRun:
         return to_mdtraj(self.torsions.molecule, self._frames(replica), self.t)
 
     def to_mdanalysis(self, replica: int = 0) -> Any:
-        """Hand the frames of a replica to MDAnalysis.
+        """Give the frames of a replica to MDAnalysis.
 
         Parameters
         ----------
@@ -274,7 +274,7 @@ class MolecularRun:
         Returns
         -------
         frames : MDAnalysis.Universe
-            In angstrom, as MDAnalysis has it.
+            In angstrom, as in MDAnalysis.
         """
         return to_mdanalysis(self.torsions.molecule, self._frames(replica), self.t)
 
@@ -289,7 +289,7 @@ class MolecularRun:
         Returns
         -------
         figure : matplotlib.figure.Figure
-            Not yet saved.
+            The figure; it is not saved.
         """
         from torsor.molecule.plots import draw
 

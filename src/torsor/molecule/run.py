@@ -1,7 +1,7 @@
-"""A run: frames of replicas by a method, recorded frame by frame, and continued exactly after a crash.
+"""A run: a method moves replicas; every frame is recorded, and a run continues exactly after a crash.
 
-What replica r draws on the way to frame f comes from default_rng([seed, MOLECULE, r, f]). So a run that is continued
-draws what it would have drawn, and a file holds nothing but states.
+The random numbers of replica r for frame f come from default_rng([seed, MOLECULE, r, f]). So a continued run draws the
+same numbers as one without a break, and a file need not store generators.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from torsor.molecule.structure import Array
 from torsor.motion.recording import Recorder, RecordingError, read
 from torsor.validate import flag, integer, number, real_array
 
-MOLECULE = 0x4D4F4C45  # keeps these streams apart from others
+MOLECULE = 0x4D4F4C45  # makes these streams different from others
 COUNTS = "counts."
-FIRST_STEP, HMC_STEP = 0.008, 0.012  # ps: what all torsions, with hydrogens of 4 amu, can take (docs/molecules.md)
+FIRST_STEP, HMC_STEP = 0.008, 0.012  # ps, for all torsions and hydrogens of 4 amu (docs/molecules.md)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Say what all methods of this package need to know: their keywords.
+    """Hold the keywords that all methods of this package share.
 
     Parameters
     ----------
@@ -40,20 +40,20 @@ class Setting:
     replicas : int, default 1
         How many copies run side by side.
     seed : int, default 0
-        Of all that is drawn.
+        Of all random numbers.
     fixman : bool, default True
-        Fixman's potential is on: torsions have the distribution exp(-U/kT) that they have between stiff bonds.
+        Use Fixman's potential: torsions have the distribution exp(-U/kT), as between stiff bonds.
     start : (nq,) or (replicas, nq) array_like, optional
         Configurations. Default: the molecule's own.
     potential : callable, optional
-        What moves the atoms: places (states, n, 3) in nm -> energies (states,) in kJ/mol, forces (states, n, 3).
+        Positions (states, n, 3) in nm -> energies (states,) in kJ/mol, forces (states, n, 3).
         Default: the molecule's System.
     platform : str, optional
-        Of OpenMM: "CPU" in single precision, "Reference" in double. Default: its quickest.
+        Of OpenMM: "CPU" in single precision, "Reference" in double. Default: its fastest.
     threads : int, optional
         Of the platform "CPU". Default: all cores.
     file : str or Path, optional
-        To which frames are written.
+        The file to which frames are written.
     resume : bool, default False
         Continue that file.
     progress : callable, optional
@@ -95,7 +95,7 @@ class Setting:
             raise ArgumentError("resume=True continues a file: give file=...")
 
     def begin(self, torsions: Torsions) -> Array:
-        """Find the first configurations.
+        """Return the first configurations.
 
         Parameters
         ----------
@@ -113,12 +113,12 @@ class Setting:
         return np.broadcast_to(q, (self.replicas, model.nq)).copy()
 
     def kT(self, share: float) -> Array:
-        """Find the temperatures as energies.
+        """Compute the temperatures as energies.
 
         Parameters
         ----------
         share : float
-            Of the run that is done, 0 to 1.
+            The completed share of the run, 0 to 1.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class Setting:
 
 
 def run(torsions: Torsions, method: Dynamics | Ladder, frames: int, setting: Setting) -> MolecularRun:
-    """Take frames by a method; the first frame is the start."""
+    """Record frames of a method; the first frame is the start."""
     integer("frames", frames, least=1)
     potential = setting.potential
     if potential is None and torsions.molecule.system is not None:
@@ -165,7 +165,7 @@ def run(torsions: Torsions, method: Dynamics | Ladder, frames: int, setting: Set
 
 
 def _recorder(torsions: Torsions, setting: Setting, about: dict[str, Any], row: Array, frames: int) -> Recorder | None:
-    """The new file of a run, if it is recorded."""
+    """The recorder of a new file, if the run is recorded."""
     if setting.file is None:
         return None
     model = torsions.model
@@ -174,7 +174,7 @@ def _recorder(torsions: Torsions, setting: Setting, about: dict[str, Any], row: 
 
 
 def generators(setting: Setting, frame: int) -> list[np.random.Generator]:
-    """For every replica, what it draws from on the way to a frame."""
+    """The random generator of every replica for a frame."""
     return [np.random.default_rng([setting.seed, MOLECULE, r, frame]) for r in range(setting.replicas)]
 
 
@@ -220,7 +220,7 @@ def _frames(duration: float, interval: float) -> int:
 
 def dynamics(torsions: Torsions, duration: float, *, step: float = FIRST_STEP, every: int = 10,
              **setting: Any) -> MolecularRun:  # fmt: skip
-    """Move a molecule at constant energy, from drawn momenta; without Fixman's potential.
+    """Move a molecule at constant energy from random momenta, without Fixman's potential.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def hmc(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int = 
     steps : int, default 10
         Per trajectory.
     jitter : float, default 0.2
-        By which share the step of a trajectory may be longer or shorter than `step`.
+        The largest relative difference between the step of a trajectory and `step`.
     every : int, default 1
         Trajectories from frame to frame.
     **setting : object
@@ -315,7 +315,7 @@ def hmc(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int = 
     Returns
     -------
     run : MolecularRun
-        The frames; the first one is the start. `t` is the length of all trajectories.
+        The frames; the first one is the start. `t` is the total length of all trajectories.
 
     Notes
     -----

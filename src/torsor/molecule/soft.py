@@ -1,7 +1,7 @@
-"""Which bonds of a molecule are soft, and how: those that turn, at which angles bend, or that stretch.
+"""Which bonds of a molecule are soft, and how: bonds that turn, bend or stretch.
 
 Torsions are phi, psi, omega, chi, and those of methyl and hydroxyl groups. Angles and lengths are those of all bonds
-between heavy atoms that are in no ring; hydrogens keep their places at the atom they are bonded to.
+between heavy atoms outside rings. Hydrogens keep their positions relative to the atom they are bonded to.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torsor.validate import flag, word
 TURNING = ("phi", "psi", "omega", "chi")
 FLEXIBLE = ANGLE, LENGTH = "angle", "length"
 TORSION = "torsion"
-# Bonds in side chains that are double in part: they are held, as rings are. TYR's hydroxyl turns, like others.
+# Partial double bonds in side chains: they are rigid, like rings. TYR's hydroxyl turns, like other hydroxyls.
 PLANAR = {("ARG", "CZ", "NE"), ("ARG", "CZ", "NH1"), ("ARG", "CZ", "NH2"), ("ASN", "CG", "ND2"), ("GLN", "CD", "NE2")}
 PROTONATED = {"ASH": "ASN", "GLH": "GLN"}
-STRAIGHT = 1e-6  # nm: a group that reaches no further from the axis has no inertia about it
+STRAIGHT = 1e-6  # nm: a group that lies within this distance of the axis has no inertia about it
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SoftBond:
     motions: tuple[str, ...] = (TORSION,)  # some of angle, length, torsion
 
     def without(self, motion: str) -> SoftBond:
-        """The same with one motion less."""
+        """The same bond without one motion."""
         return replace(self, motions=tuple(m for m in self.motions if m != motion))
 
 
@@ -49,9 +49,9 @@ def soft_bonds(structure: Structure, places: Array, soft: str = " ".join(TURNING
         Positions: a group that lies on its axis, such as a nitrile, does not turn.
     soft : str
         Kinds of backbone and side-chain torsions, and whether angles and lengths are soft: some of "phi psi omega chi
-        angle length". Bonds of molecules that are no peptides count as chi.
+        angle length". Bonds of molecules that are not peptides count as chi.
     methyl, hydroxyl : bool
-        Whether groups turn that end in three hydrogens (methyl, ammonium) or in one (OH, SH).
+        Whether groups with three hydrogens (methyl, ammonium) or with one (OH, SH) turn.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def _sides(bond: Bond) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _end(structure: Structure, bond: Bond) -> str:
-    """What is at an end: a single "atom", a "methyl" (three hydrogens), a "hydroxyl" (one), or more (an empty word)."""
+    """What is at an end: an "atom", a "methyl" (three hydrogens), a "hydroxyl" (one), or "" for anything larger."""
     found = ""
     for atom, other in _sides(bond):
         rest = [k for k in structure.neighbours[atom] if k != other]
@@ -100,7 +100,7 @@ def _end(structure: Structure, bond: Bond) -> str:
 
 
 def _held(structure: Structure, bond: Bond) -> bool:
-    """Whether it is double in part, in a side chain or by its atoms: N and O beside a flat carbon, or two flat ones."""
+    """Whether it is partly double: listed in `PLANAR`, or between two flat carbons and not single."""
     a, b = (structure.names[k] for k in bond)
     names = {structure.residues[structure.residue[k]].name for k in bond}
     if len(names) == 1 and (PROTONATED.get(name := names.pop(), name), *sorted((a, b))) in PLANAR:
@@ -129,7 +129,7 @@ def _single(structure: Structure, bond: Bond) -> bool:
 
 
 def _on_axis(structure: Structure, bond: Bond, places: Array) -> bool:
-    """Whether one end, with all that moves with it, lies on the axis."""
+    """Whether one end, with all atoms that move with it, lies on the axis."""
     axis = places[bond[1]] - places[bond[0]]
     axis = axis / np.linalg.norm(axis)
     for atom, other in _sides(bond):
@@ -141,7 +141,7 @@ def _on_axis(structure: Structure, bond: Bond, places: Array) -> bool:
 
 
 def _beyond(structure: Structure, atom: int, other: int) -> Iterator[int]:
-    """The atoms on the side of `atom` of its bond to `other`, up to some: a group on its axis is small."""
+    """The atoms on the side of `atom` of its bond to `other`, at most a few: a group on its axis is small."""
     seen, waiting = {atom, other}, [atom]
     while waiting and len(seen) < 12:
         here = waiting.pop()
@@ -171,7 +171,7 @@ def _name(structure: Structure, bond: Bond, turns: bool) -> str:
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names with a number behind those that occurred before."""
+    """Names with a number appended to repeated ones."""
     seen: dict[str, int] = {}
     found = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Atoms and bonds, and what their graph says: rings, branches, parts. Nothing here knows a place or a force."""
+"""Atoms, bonds and their graph: rings, branches, parts. This module uses no positions and no forces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Residue:
     """A residue: its name (three letters), its number in the file, its chain, and its atoms by name."""
 
     name: str
-    label: str  # the number, as the file writes it
+    label: str  # the number as written in the file
     chain: str
     atoms: dict[str, int] = field(repr=False)
 
@@ -52,7 +52,7 @@ class Structure:
         return f"<{len(self)} atoms in {len(self.residues)} residues>"
 
     def title(self, atom: int) -> str:
-        """An atom in messages: A:TRP6.CA"""
+        """The name of an atom in messages: A:TRP6.CA"""
         return f"{self.residues[self.residue[atom]]}.{self.names[atom]}"
 
     @cached_property
@@ -65,7 +65,7 @@ class Structure:
         return [sorted(x) for x in found]
 
     def without(self, bonds: Iterable[Bond]) -> Structure:
-        """The same without some bonds."""
+        """The same structure without some bonds."""
         gone = {ordered(*bond) for bond in bonds}
         kept = [bond for bond in self.bonds.tolist() if ordered(*bond) not in gone]
         return replace(self, bonds=np.array(kept, int).reshape(-1, 2))
@@ -79,7 +79,7 @@ class Structure:
     def bridges(self) -> set[Bond]:
         """The bonds that are in no ring.
 
-        A depth-first walk: the bond to a branch is in no ring if nothing in that branch is bonded to what was found
+        A depth-first walk: the bond to a branch is in no ring if no atom of that branch is bonded to an atom visited
         before it (R. Tarjan, Inform. Process. Lett. 2, 1974).
         """
         found: set[Bond] = set()
@@ -109,7 +109,7 @@ class Structure:
         return found
 
     def parts(self, cut: Iterable[Bond] = ()) -> Array:
-        """(n,) the number of the part each atom belongs to, in the order of their first atoms, if bonds are cut."""
+        """(n,) the part of each atom without the bonds in `cut`; parts are in the order of their first atoms."""
         gone, part, count = set(cut), np.full(len(self), -1), 0
         for first in range(len(self)):
             if part[first] >= 0:

@@ -1,19 +1,19 @@
-"""From atoms, places and soft bonds to a torsor Model: rigid parts joined by torsions, and by angles and lengths.
+"""From atoms, positions and soft bonds to a torsor Model: rigid parts joined by torsions, and by angles and lengths.
 
 A bond from atom b of one part to atom c of the next moves in up to three ways, one after the other:
 
-    angle      a revolute joint at b; its axis is normal to the plane of a, b and c, a being the atom before b
+    angle      a revolute joint at b; its axis is normal to the plane of a, b and c, where a is the atom before b
     length     a prismatic joint along the bond
     torsion    a revolute joint about the bond; with a soft length, both are one cylindrical joint
 
-What is hard then: the direction of the plane of a, b and c about the bond a-b, for every branch but one, and all that
-is rigid inside the parts. So c has the spherical coordinates r, theta and phi that it has in a Z-matrix, about b with
-the pole along b-a, and the volume of places per coordinate is r^2 sin theta: see `Volume`.
+The direction of the plane of a, b and c about the bond a-b stays hard, for every branch but one; so does everything
+inside the parts. So c has the spherical coordinates r, theta and phi of a Z-matrix, about b with the pole along b-a,
+and the volume element of positions is r^2 sin theta: see `Volume`.
 
 The two atoms on the axis of a torsion belong to both bodies. Their masses do not move with it, so they may be counted
-with either body, or with half of them each: M(q) does not change. An angle leaves b where it is, so b is shared there.
-If only torsions are soft, no body is a rod: every body has at least three mass points that are not on one line. Where
-angles or lengths are soft, bodies may be points and rods. M(q) is regular nevertheless, unless bonds lie on one line.
+with either body, or half with each: M(q) does not change. An angle does not move b, so b is shared there. If only
+torsions are soft, no body is a rod: every body has at least three mass points that are not on one line. If angles or
+lengths are soft, bodies may be points and rods; M(q) is still regular, unless bonds lie on one line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torsor.molecule.structure import Array, Structure, ordered
 
 UNITS = "amu, nm, ps"
 COLLINEAR = 1e-9  # the smallest of the three moments of a body, relative to the largest
-STRAIGHT = 0.2  # the sine of an angle that is held: nearer to 180 degrees it would pass through it, where M is singular
+STRAIGHT = 0.2  # the sine below which an angle is rigid: it could pass through 180 degrees, where M is singular
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Parts:
 
     body     (n,) the part of each atom
     parent   (parts,) -1 for the root of a molecule
-    axis     (parts, 2) the two atoms of the soft bond before each part, the nearer to the root first; -1 for a root
+    axis     (parts, 2) the two atoms of the soft bond before each part, the one nearer the root first; -1 for a root
     """
 
     body: Array
@@ -52,14 +52,14 @@ class Parts:
 
 
 def divide(structure: Structure, soft: Sequence[SoftBond], mass: Array, root: str | int = "centroid") -> Parts:
-    """The parts between soft bonds, in trees that start at roots.
+    """The parts between soft bonds, as trees.
 
-    root: "centroid", the part that halves the mass of its molecule best, so that chains are short and light ends are
-    leaves; or an atom, in whose body its molecule begins.
+    root: "centroid", the part that best divides the mass of its molecule in half, so that chains are short and light
+    ends are leaves; or an atom, whose part becomes the root of its molecule.
     """
     cut = [one.bond for one in soft]
     rigid, molecule = structure.parts(cut), structure.parts()
-    links: list[list[tuple[int, int, int]]] = [[] for _ in range(rigid.max(initial=-1) + 1)]  # (part, own atom, its)
+    links: list[list[tuple[int, int, int]]] = [[] for _ in range(rigid.max(initial=-1) + 1)]  # (part, own, its atom)
     for a, b in cut:
         links[rigid[a]].append((rigid[b], a, b))
         links[rigid[b]].append((rigid[a], b, a))
@@ -74,7 +74,7 @@ def divide(structure: Structure, soft: Sequence[SoftBond], mass: Array, root: st
     axis: list[tuple[int, int]] = []
     for m in sorted(roots):
         waiting = [(roots[m], -1, (-1, -1))]
-        while waiting:  # depth first: most bodies follow their parents, and sweeps hand on in registers
+        while waiting:  # depth first: most bodies follow their parents, so sweeps pass values in registers
             part, above, bond = waiting.pop()
             number[part] = len(parent)
             parent.append(int(above))
@@ -110,7 +110,7 @@ def settled(structure: Structure, places: Array, soft: Sequence[SoftBond], mass:
             ) -> tuple[Parts, list[SoftBond]]:  # fmt: skip
     """The parts, and the soft bonds without the angles that cannot bend: straight ones, and one at each root.
 
-    A bond with nothing left to move joins the parts on both sides.
+    A bond that has no motion left joins the parts on both sides.
     """
     while True:
         parts = divide(structure, soft, mass, root)
@@ -126,10 +126,10 @@ def settled(structure: Structure, places: Array, soft: Sequence[SoftBond], mass:
 
 
 def before(structure: Structure, parts: Parts, b: int, c: int) -> int:
-    """The atom a of the angle a-b-c, with c in the next part; -1 if there is none, because others are measured from c.
+    """The atom a of the angle a-b-c, with c in the next part; -1 if there is none because others are measured from c.
 
-    a is the atom from which the bond to b comes; inside a ring, or at a root, a heavy neighbour in the part of b, or
-    else b's first heavy neighbour, whose own direction is then fixed to the root.
+    a is the atom before b on the axis of b's part. Inside a ring, or at a root, it is a heavy neighbour in the part of
+    b, or else b's first heavy neighbour, whose direction is then fixed to the root.
     """
     part = int(parts.body[b])
     if parts.axis[part, 1] == b:
@@ -146,17 +146,17 @@ def _bends(structure: Structure, parts: Parts, places: Array, axis: tuple[int, i
 
 
 def normal(places: Array, a: int, b: int, c: int) -> Array:
-    """The axis about which c turns away from a at b; its length is the sine of the angle."""
+    """The axis at b about which c turns away from a; its length is the sine of the angle."""
     one, two = places[a] - places[b], places[c] - places[b]
     return np.cross(one, two) / (np.linalg.norm(one) * np.linalg.norm(two))
 
 
 class Volume:
-    """det G: how much room in space a step in angles and lengths has. log det G = sum 2 log sin theta + sum 4 log r.
+    """det G of soft angles and lengths: log det G = sum 2 log sin theta + sum 4 log r.
 
-    Places of atoms have the volume sqrt(det G) dq, whatever is hard; without soft angles and lengths it is constant.
+    The volume element of atom positions is sqrt(det G) dq; without soft angles and lengths it is constant.
 
-    angle, length   (columns of q, of v, what the coordinate is at q = 0)
+    angle, length   (column of q, column of v, value of the coordinate at q = 0)
     """
 
     def __init__(self, angle: Sequence[tuple[int, int, float]] = (), length: Sequence[tuple[int, int, float]] = ()):
@@ -166,10 +166,10 @@ class Volume:
         return bool(self._angle.size or self._length.size)
 
     def __call__(self, q: Array) -> tuple[Array, tuple[Array, Array]]:
-        """log det G (B,), and its gradient: the columns of v that it has, and their numbers (B, columns)."""
+        """log det G (B,), and its gradient: the columns of v with entries, and these entries (B, columns)."""
         (qa, va, theta), (ql, vl, r) = self._angle, self._length
         theta, r = theta + q[:, qa.astype(int)], r + q[:, ql.astype(int)]
-        with np.errstate(all="ignore"):  # of states that are not finite
+        with np.errstate(all="ignore"):  # states that are not finite
             log_det = np.log(np.sin(theta) ** 2).sum(-1) + np.log(r**4).sum(-1)
             gradient = np.concatenate([2 / np.tan(theta), 4 / r], axis=-1)
         return log_det, (np.concatenate([va, vl]).astype(int), gradient)
@@ -179,11 +179,11 @@ class Volume:
 
 
 class BondJoint(NamedTuple):
-    """One joint of a tree, and the body behind it, with the axes of the base at first.
+    """One joint of a tree, and the body it moves. At q = 0 all bodies have the axes of the base.
 
     motion   "free", "angle", "length", "torsion", or "length torsion"
     bond     the two atoms of its bond
-    origin   where the joint is
+    origin   the position of the joint
     """
 
     parent: int
@@ -203,7 +203,7 @@ class Tree:
     """A model whose neutral configuration is that of a molecule, and its atoms as points of its bodies.
 
     parts     the rigid parts
-    bodies    its joints; a part is carried by the last one of its bond
+    bodies    its joints; the last body of a bond carries the part
     soft      the bonds that move, and how
     volume    det G of soft angles and lengths
     """
@@ -218,10 +218,10 @@ class Tree:
 
 def torsion_tree(structure: Structure, places: Array, mass: Array, soft: Sequence[SoftBond], *,
                  root: str | int = "centroid", share: bool = True, name: str = "molecule") -> Tree:  # fmt: skip
-    """The tree of a molecule at these places.
+    """The tree of a molecule at these positions.
 
-    Bodies have the axes of the base at first. A root has a free joint; its origin is the mass centre of its atoms. The
-    origin of an angle is the atom at which it is, that of any other body is the second atom of its bond.
+    At q = 0 all bodies have the axes of the base. A root has a free joint; its origin is the mass centre of its atoms.
+    The origin of an angle is its middle atom; the origin of any other body is the second atom of its bond.
     """
     parts, soft = settled(structure, places, soft, mass, root)
     bodies, carrier = _bodies(structure, parts, places, mass, soft)
@@ -248,7 +248,7 @@ def torsion_tree(structure: Structure, places: Array, mass: Array, soft: Sequenc
 
 def _bodies(structure: Structure, parts: Parts, places: Array, mass: Array, soft: Sequence[SoftBond]
             ) -> tuple[list[BondJoint], Array]:  # fmt: skip
-    """All joints, parents first; and which body carries each part."""
+    """All joints, parents first, and the body that carries each part."""
     by_bond, bodies, carrier = {one.bond: one for one in soft}, list[BondJoint](), list[int]()
     roots = np.flatnonzero(parts.parent < 0)
     for part, (above, (b, c)) in enumerate(zip(parts.parent.tolist(), parts.axis.tolist())):
@@ -273,14 +273,14 @@ def _bodies(structure: Structure, parts: Parts, places: Array, mass: Array, soft
 
 
 def mass_points(bodies: Sequence[BondJoint], body: Array, mass: Array, share: bool = True) -> list[tuple[Array, Array]]:
-    """For each body, the atoms that are counted with it, and with how much of their mass.
+    """For each body, the atoms that count towards its mass, and the mass of each that counts.
 
     body    (n,) the body that carries each atom
     """
     counted: list[dict[int, float]] = [{} for _ in bodies]
     for atom, own in enumerate(body.tolist()):
         counted[own][atom] = float(mass[atom])
-    rest = {ANGLE: 1, TORSION: 2}  # of the two atoms of a bond, how many stay where they are when it moves
+    rest = {ANGLE: 1, TORSION: 2}  # how many of the two atoms of a bond its motion leaves at rest
     for k, one in enumerate(bodies):
         for atom in one.bond[: rest.get(one.motion, 0) if share else 0]:
             owner, other = (k, one.parent) if atom in counted[k] else (one.parent, k)
@@ -291,7 +291,7 @@ def mass_points(bodies: Sequence[BondJoint], body: Array, mass: Array, share: bo
 
 
 def _rigid(m: Array, r: Array) -> tuple[float, Array, Array]:
-    """Mass, mass centre and inertia about it, of mass points; of none, all zero."""
+    """Mass, mass centre and inertia about it, of mass points; all zero if there are none."""
     total = m.sum()
     centre = m @ r / total if total else np.zeros(3)
     d = r - centre
@@ -300,7 +300,7 @@ def _rigid(m: Array, r: Array) -> tuple[float, Array, Array]:
 
 
 def _volume(structure: Structure, parts: Parts, places: Array, model: Model, bodies: Sequence[BondJoint]) -> Volume:
-    """Of the angles and lengths of a tree."""
+    """The volume element of the angles and lengths of a tree."""
     angle, length = list[tuple[int, int, float]](), list[tuple[int, int, float]]()
     for k, one in enumerate(bodies):
         b, c = one.bond
@@ -314,7 +314,7 @@ def _volume(structure: Structure, parts: Parts, places: Array, model: Model, bod
 
 
 def _refuse_rods(structure: Structure, counted: list[tuple[Array, Array]], inertia: Array, names: list[str]) -> None:
-    """Raise where a body is a point or a rod: its inertia about one axis vanishes."""
+    """Raise if a body is a point or a rod: its inertia about one axis vanishes."""
     moments = np.linalg.eigvalsh(inertia)
     thin = np.flatnonzero(moments[:, 0] <= COLLINEAR * moments[:, 2])
     if len(thin):
@@ -327,7 +327,7 @@ def _refuse_rods(structure: Structure, counted: list[tuple[Array, Array]], inert
 
 
 def _refuse_singular(model: Model) -> None:
-    """Raise if M is singular: atoms on one line, with nothing beside it."""
+    """Raise if M is singular: all atoms of a branch lie on one line."""
     try:
         log_det_mass_matrix(model, model.neutral())
     except SingularError as error:
