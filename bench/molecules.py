@@ -483,7 +483,7 @@ def flexible() -> molecule.Molecule:
     return molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
 
 
-def gibbs(draws: int = 2000, replicas: int = 16) -> Rows:
+def gibbs(draws: int = 3200, replicas: int = 16) -> Rows:
     """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling."""
     tree = flexible().torsions("phi psi", methyl=False, hydrogen_mass=None)
     run = molecule.gibbs(tree, draws, step=0.03, steps=8, trajectories=4, cartesian=50, cartesian_step=0.001,
