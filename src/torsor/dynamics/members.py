@@ -60,7 +60,7 @@ class _Followed(Members):
         new = {}
         if "inertias" in self.inputs:
             new["inertias"], margins = _inertias(self.frames, batch.model, rows)
-            if margins.size and not margins.min() > 0:  # NaN, too
+            if margins.size and not margins.min() > 0:  # also if a margin is NaN
                 return False
         if "gravity" in rows:
             new["gravities"] = rows["gravity"]

@@ -162,7 +162,7 @@ def _numbers(words: str) -> list[float]:
 
 
 def _moved(tree: Torsions, kelvin: list[float], options: argparse.Namespace, show: Any) -> MolecularRun:
-    """The run that was asked for."""
+    """Make the run that the options describe."""
     ps = options.ns / PICOSECOND
     usual = HMC_STEP if options.method == "hmc" else FIRST_STEP
     step = options.step * PICOSECOND if options.step else usual * min(SHORTER.get(kind, 1.0) for kind in tree.kinds)

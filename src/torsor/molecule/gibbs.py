@@ -62,17 +62,17 @@ def gibbs(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int 
     draws : int
         Per replica.
     step : float, default 0.012
-        Of a trajectory of torsions, in ps.
+        Step of a trajectory of torsions, in ps.
     steps : int, default 10
-        Per trajectory of torsions.
+        Steps per trajectory of torsions.
     jitter : float, default 0.2
         The largest relative difference between the step of a trajectory and `step`.
     trajectories : int, default 1
-        Of torsions, per draw.
+        Trajectories of torsions per draw.
     cartesian : int, default 50
-        Steps of all atoms, per draw.
+        Cartesian steps per draw.
     cartesian_step : float, default 0.0005
-        Their length, in ps.
+        Length of a Cartesian step, in ps.
     friction : float, default 5
         Of the Cartesian dynamics, in 1/ps.
     **setting : object

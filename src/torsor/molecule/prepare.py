@@ -114,7 +114,7 @@ def _of_cif(text: str) -> tuple[int, set[str]]:
     blocks: list[Any] = []
     try:
         PdbxReader.PdbxReader(io.StringIO(text)).read(blocks)
-    except Exception:  # whatever damaged text makes of it
+    except Exception:  # damaged text can raise anything
         return 0, set()
     atoms = blocks[0].getObj("atom_site") if blocks else None
     if atoms is None:
@@ -134,7 +134,7 @@ def _opened(text: str, kind: str, path: Path) -> Any:
             warnings.simplefilter("ignore")
             source = {"pdbfile" if kind == "pdb" else "pdbxfile": io.StringIO(text)}
             fixer = pdbfixer().PDBFixer(platform=_reference(), **source)
-    except Exception as error:  # whatever damaged text makes of it
+    except Exception as error:  # damaged text can raise anything
         raise ModelError(f"{path}: cannot be read as {kind}: {error}") from None
     if not fixer.topology.getNumAtoms():
         raise ModelError(f"{path} holds no atoms")
