@@ -7,6 +7,7 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
+from torsor.motion import adjoint as adjoint_module
 from torsor.motion import gradients as gradients_module
 
 # Differences of fourth order with steps of 1e-3 to 1e-4: truncation and rounding both leave ten digits.
@@ -400,3 +401,26 @@ def test_bad_arguments_of_sensitivities_are_refused_by_name(wrong, message):
     given = {"t": [0.0, 1.0]} | wrong
     with pytest.raises(ts.ArgumentError, match=message):
         ts.sensitivities(MODELS["arm"], q, v, given.pop("t"), **given)
+
+
+@pytest.mark.parametrize("method", ["semi-implicit", "rk4"])
+@pytest.mark.parametrize("name", ["arm", "tree in loops"])
+def test_the_bits_of_a_gradient_depend_neither_on_its_batch_nor_on_blocks_of_steps(name, method, monkeypatch):
+    model, rng = MODELS[name], np.random.default_rng(8)
+    q, v = model.random_configuration(rng, 5), rng.normal(size=(5, model.nv))
+    cotangent = rng.normal(size=(2, 5, 6, model.nv))
+    table = ts.Table(np.linspace(0, 0.2, 4), rng.normal(size=(4, model.nv)))
+    gradient = ts.vjp(ts.rollout, ("inertia", "gravity"))
+    options = {"steps": 13, "step": 1e-2, "every": 2, "method": method, "forces": [table, ts.Friction(viscous=0.1)]}
+
+    def parts(found):
+        return found.q, found.v, found.tau, found["inertia"], found["gravity"]
+
+    together = parts(gradient(model, q, v, tuple(cotangent), **options))
+    for k in range(5):
+        for x, y in zip(parts(gradient(model, q[k], v[k], tuple(cotangent[:, k]), **options)), together):
+            np.testing.assert_array_equal(x, y[k])
+    monkeypatch.setattr(gradients_module, "PATH", 0)
+    monkeypatch.setattr(adjoint_module, "ROOM", 0)
+    for x, y in zip(parts(gradient(model, q, v, tuple(cotangent), **options)), together):
+        np.testing.assert_array_equal(x, y)
