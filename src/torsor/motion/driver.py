@@ -156,13 +156,14 @@ class States:
         """The arrays of some states."""
         return {name: x if len(x) == 1 < self.count else x[rows] for name, x in self.arrays.items()}
 
+    def inputs(self, part: Mapping[str, Array]) -> dict[str, Array]:
+        """The inputs of the first step of some states, except the states and the length."""
+        given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
+        return given | {name: part[name] for name in self.setup.step.numbers}
+
     def run(self, part: Mapping[str, Array]) -> StepRun:
         """The steps of these states."""
-        setup, m = self.setup, len(part["q"])
-        given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
-        given |= {name: part[name] for name in setup.step.numbers}
-        if setup.law.waves:
-            given[WAVES] = np.array(np.broadcast_to(given[WAVES], (m, *setup.step.inputs[WAVES])))
+        setup, m, given = self.setup, len(part["q"]), self.inputs(part)
         functions, alone = setup.law.called, not self.batch
         kernels, h = setup.kernels(self.dtype), np.array([setup.length])
         return StepRun(kernels, m, h, given, setup.method.times, functions, alone)

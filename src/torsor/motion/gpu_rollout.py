@@ -138,9 +138,7 @@ class DeviceStates(States):
 
     def run(self, part: Mapping[str, Any]) -> Any:
         setup = self.setup
-        given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
-        given |= {name: part[name] for name in setup.step.numbers}
-        h = np.array([setup.length], self.dtype)
+        given, h = self.inputs(part), np.array([setup.length], self.dtype)
         return DeviceRun(setup.step, h, given, setup.method.times, setup.law.called, not self.batch, self.kind)
 
     def watch(self, stops: tuple[Stop, ...], part: Mapping[str, Any], reset: Any) -> Watch:

@@ -27,7 +27,6 @@ from torsor.motion.adjoint import AdjointRun, adjoint_of, cotangents
 from torsor.motion.driver import CHUNK, PATH, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
-from torsor.motion.lowering import WAVES
 from torsor.motion.steps import METHODS
 from torsor.motion.time_loop import StepRun, at_once
 
@@ -199,12 +198,9 @@ class _Backwards:
 
     def _adjoint_run(self, part: Mapping[str, Array]) -> AdjointRun:
         """The adjoint of the steps of some trajectories."""
-        setup, m = self.setup, len(part["q"])
-        given = {"tau": self._of_slots(part["commands"][:, 0]), "gain": part["values"][:, 0]}
-        given |= {name: part[name] for name in setup.step.numbers}
-        if setup.law.waves:
-            given[WAVES] = np.array(np.broadcast_to(given[WAVES], (m, *setup.step.inputs[WAVES])))
-        return AdjointRun(self.adjoint, m, np.array([setup.length]), given)
+        given = self.states.inputs(part)
+        given["tau"] = self._of_slots(given["tau"])
+        return AdjointRun(self.adjoint, len(part["q"]), np.array([self.setup.length]), given)
 
     def _of_slots(self, commands: Array) -> Array:
         """Commands, repeated for all times at which the step reads them."""
@@ -409,8 +405,7 @@ def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float =
     states = States(setup, checked_states(model, {"q": q, "v": v}), 1)
     part, nq, nv, m, batch = states.part(slice(None)), model.nq, model.nv, states.count, states.batch
     x = np.concatenate([part["q"], part["v"]], axis=1)
-    given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
-    given |= {name: part[name] for name in setup.step.numbers}
+    given = states.inputs(part)
     given |= {name: y[0] for name, y in states.changing(part, 0, 1).items()}
     h, kernels = np.array([setup.length]), setup.kernels("float64")
     new = at_once(

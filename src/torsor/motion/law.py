@@ -607,7 +607,7 @@ def _joined(numbers: Sequence[Array]) -> Array:
 def _where(kind: str, numbers: Array) -> Array:
     """The freedoms at which a part has an effect."""
     idle = np.array([*KINDS[kind][1].values()])
-    own = {"spring": (1, 2), "friction": (0,), "stops": (0, 1), "effort": (0,), "speed": (0,)}
+    own = {"spring": (1, 2), "friction": (0,), "stops": (0, 1)}
     named = own.get(kind, range(len(idle)))
     used = [numbers[..., k, :] != idle[k] for k in named]
     return np.flatnonzero(np.any([x.reshape(-1, x.shape[-1]).any(axis=0) for x in used], axis=0))

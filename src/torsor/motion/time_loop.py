@@ -22,7 +22,7 @@ from torsor.errors import ArgumentError
 from torsor.later import Later
 from torsor.model.freedoms import limited_coordinates
 from torsor.motion.law import Called
-from torsor.motion.lowering import FOUND, OTHERS, Ask, Lowered, Step, gains_by_freedom
+from torsor.motion.lowering import FOUND, OTHERS, WAVES, Ask, Lowered, Step, gains_by_freedom
 from torsor.validate import masked
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ class PieceRun:
         names, inputs = step.step.numbers, step.step.inputs
         shapes = [(m, *inputs[name]) for name in names]
         self.numbers = [spread(np.ascontiguousarray(given[name]), shape) for name, shape in zip(names, shapes)]
+        if step.step.law.waves:  # they are written to, state by state
+            self.numbers = [x.copy() if name == WAVES else x for name, x in zip(names, self.numbers)]
         # the arrays that calls read: numbers that change in time are copied there, or `TimeLoop` reads them in place
         own = {name: memory.laid(name, np.reshape(given[name], (1, -1, given[name].shape[-1])))[0] for name in LAW}
         self.operands = {name: x.copy() for name, x in own.items()} | dict(zip(names, self.numbers))
